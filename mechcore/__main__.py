@@ -9,11 +9,11 @@ INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Import the command line and run it; an interruption of that ends in one line, too."""
+    """Import the command line and run it; an interruption ends with a one-line message."""
     try:
         from mechcore.cli import main as run
     except KeyboardInterrupt:
-        print("mechcore: error: interrupted; nothing was begun", file=sys.stderr)
+        print("mechcore: error: interrupted before any work started", file=sys.stderr)
         sys.exit(INTERRUPTED)
     run()
 

@@ -1,7 +1,7 @@
-"""Packages whose names are imported when they are first used, as in SPEC 1 of Scientific Python.
+"""Packages whose names are imported on first use, as in SPEC 1 of Scientific Python.
 
-What a package has is written once, as the imports of its ``TYPE_CHECKING`` block: type checkers and
-editors read it there, and so does `attach`, which makes ``__all__`` of it.
+A package's names are written once, as the imports of its ``TYPE_CHECKING`` block: type checkers and
+editors read it there, and `attach` derives ``__all__`` from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def attach(package: str) -> None:
-    """Let a package, while it is imported, find its names and submodules when they are asked for.
+    """Make a package that is being imported load its names and submodules on first access.
 
     Args:
         package: its ``__name__``.
@@ -35,7 +35,7 @@ def attach(package: str) -> None:
 
 
 class _LazyPackage(ModuleType):
-    """A package with ``_homes``, the module of each name; its own submodules are not among them."""
+    """A package with ``_homes``, the module of each name except its own submodules."""
 
     _homes: Mapping[str, str]
 
@@ -54,7 +54,7 @@ class _LazyPackage(ModuleType):
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Python puts every imported submodule here, also over the function that has its name.
+        # Python sets every imported submodule here, even over a function of the same name.
         if isinstance(value, ModuleType) and value.__name__ == self._homes.get(name):
             value = getattr(value, name)
         super().__setattr__(name, value)

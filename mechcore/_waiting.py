@@ -1,9 +1,9 @@
-"""How torch's threads wait for one another on a processor that others use, too: briefly.
+"""Short spinning of torch's threads on a shared processor.
 
-OpenMP's threads look out for work for milliseconds before they sleep, which is fastest as long as
-nobody else wants the cores. Where others do, it takes most of the time, from mechcore too. OpenMP
-reads its environment once, when torch loads it, so this is set before, and only where the user has
-set nothing of the kind.
+OpenMP's threads spin for milliseconds before they sleep, which is fastest as long as no other
+process needs the cores, and otherwise wastes most of the time, including mechcore's own. OpenMP
+reads its environment once, when torch loads it, so this is set earlier, unless the user has set
+it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 
 WAITING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
-"""Turns of GNU's OpenMP, and milliseconds of Intel's and LLVM's."""
+"""Spins of GNU's OpenMP, and milliseconds of Intel's and LLVM's."""
 
 
 def wait_briefly() -> None:
-    """Set how threads wait, for this process and those that it starts, on a shared machine.
+    """Shorten spinning on a shared machine, for this process and those it starts.
 
-    Others share it where they keep a quarter of the cores busy, and at least one.
+    A machine counts as shared if others keep a quarter of its cores busy, and at least one.
     """
     if "torch" in sys.modules or not os.environ.keys().isdisjoint([*WAITING, "OMP_WAIT_POLICY"]):
         return
@@ -28,7 +28,7 @@ def wait_briefly() -> None:
 
 
 def _n_running() -> int:
-    """Threads that run or want to, this one among them, where Linux counts them."""
+    """Number of runnable threads including this one, if Linux reports it."""
     try:
         return int(Path("/proc/loadavg").read_text("ascii").split()[3].split("/")[0])
     except (OSError, ValueError, IndexError):

@@ -22,7 +22,7 @@ class MismatchError(InputError):
 
 
 class NotFiniteError(InputError):
-    """What a model computes is NaN or infinite, so that no number can be made of it."""
+    """A model's outputs are NaN or infinite, so no result can be computed."""
 
 
 class MechcoreWarning(UserWarning):
@@ -30,9 +30,9 @@ class MechcoreWarning(UserWarning):
 
 
 def warn(message: str) -> None:
-    """Give a `MechcoreWarning` at the line of the user's own code that led to it."""
+    """Issue a `MechcoreWarning` at the line of the user's own code that led to it."""
     level, frame = 1, sys._getframe()
-    # A context manager that decorates a function has it called from contextlib.
+    # A context manager used as a decorator calls the function from contextlib.
     while (
         frame.f_globals.get("__name__", "").partition(".")[0] in ("mechcore", "contextlib")
         and frame.f_back is not None
@@ -42,13 +42,13 @@ def warn(message: str) -> None:
 
 
 def shown(text: object, longest: int = 80) -> str:
-    """A text for a message, cut where it is long."""
+    """A text for a message, truncated if long."""
     text = str(text)
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def first_names(names: Collection[object], most: int = 20, longest: int = 40) -> str:
-    """Names one after another, for a message: the first of many, each cut where it is long.
+    """A comma-separated list of names for a message: the first of many, long ones truncated.
 
     >>> first_names(["id", "premise", "label"], most=2, longest=4)
     'id, prem... and 1 more'
@@ -58,10 +58,10 @@ def first_names(names: Collection[object], most: int = 20, longest: int = 40) ->
 
 
 def check_seed(seed: object) -> None:
-    """Refuse, before any work, what no random numbers can be drawn with.
+    """Check, before any work, that a seed is valid.
 
     Raises:
-        InputError: the seed is negative, or a number or text that is not whole.
+        InputError: the seed is negative or not a whole number.
     """
     whole = isinstance(seed, Integral)
     if isinstance(seed, (str, Real)) and not (whole and seed >= 0):  # type: ignore[operator]
@@ -80,7 +80,7 @@ def meant_share(value: object) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What another package's error says, in one line that is not too long."""
+    """The message of another package's error, on one line of limited length."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     announced = bool(lines) and lines[0].endswith(":")
     return shown(" ".join(lines[: 1 + announced]), 400) or type(error).__name__

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def check_can_write(path: str | Path) -> None:
-    """Make sure that ``path`` could be made, before work is spent on it.
+    """Check, before any work, that ``path`` can be created.
 
     Raises:
-        InputError: what stands where its folder should be is a file, or is not writable.
+        InputError: its folder cannot be created or is not writable.
     """
     place = Path(path).absolute()
     while not place.exists():
@@ -35,9 +35,9 @@ def check_can_write(path: str | Path) -> None:
 
 @contextmanager
 def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
-    """Hold a lock, or say that it was not free within so many seconds (-1: wait for it).
+    """Hold a lock; yields False if it was not free within ``timeout`` seconds (-1: no limit).
 
-    The system drops it when the process dies; its file is there only while it is held.
+    The system releases it when the process dies; its file exists only while it is held.
 
     Raises:
         OSError: the file cannot be written.
@@ -54,8 +54,8 @@ def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
     try:
         yield True
     finally:
-        # While it is held: whoever has opened the file, and gets its lock, sees that its name is
-        # gone, and begins again (filelock since 3.24).
+        # While it is held: a process that has opened the file, and then gets its lock, sees that
+        # the name is gone and starts over (filelock since 3.24).
         path.unlink(missing_ok=True)
         lock.release()
 
@@ -66,13 +66,13 @@ def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
     A reader sees the old file or the whole new one, never a part; nothing stays after an error.
 
     Raises:
-        OSError: the disk is full, say; it names ``path``.
+        OSError: writing failed, such as on a full disk; it names ``path``.
     """
     path = Path(path)
     try:
         if not path.parent.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-        # Writers such as pandas choose the format by the ending.
+        # Writers such as pandas infer the format from the suffix.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
         temporary = Path(name)
         try:
@@ -85,7 +85,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
     except OSError as error:
         if error.errno is None:
             raise
-        # The name of the temporary file, if any, would say nothing.
+        # The name of the temporary file would mean nothing to the user.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -109,7 +109,7 @@ def appearing(out: Path) -> Iterator[Path]:
 
 
 def tensors_digest(tensors: Mapping[str, Tensor], first: bytes = b"") -> str:
-    """SHA-256 of names, shapes, types and values, and of what comes ``first``, hexadecimal."""
+    """Hexadecimal SHA-256 of the bytes ``first`` and of names, shapes, types and values."""
     import torch
 
     digest = hashlib.sha256(first)
@@ -121,7 +121,7 @@ def tensors_digest(tensors: Mapping[str, Tensor], first: bytes = b"") -> str:
 
 
 def copy_linked(source: Path, target: Path) -> None:
-    """Copy a folder by giving its files a second name, where the file system can."""
+    """Copy a folder with hard links to its files if the file system allows."""
 
     def copy(old: str, new: str) -> None:
         try:
@@ -133,7 +133,7 @@ def copy_linked(source: Path, target: Path) -> None:
 
 
 def _open_to_others(path: Path) -> None:
-    """Give a file the usual permissions; temporary files, and safetensors, have narrower ones."""
+    """Give a file the usual permissions; those of temporary and safetensors files are narrower."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)
@@ -180,15 +180,15 @@ def write_safetensors(
     """Write tensors with text metadata atomically; equal content gives equal bytes.
 
     Raises:
-        OSError: the disk is full, say.
+        OSError: writing failed, such as on a full disk.
     """
     from safetensors.torch import save
 
     content = memoryview(save(dict(tensors), dict(metadata)))
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(bytes(content[8:start]))
-    if metadata:  # which the library writes in any order
+    if metadata:  # the library writes it in arbitrary order
         header["__metadata__"] = dict(sorted(metadata.items()))
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    # Padded to the same size; both escape what JSON asks for and nothing else.
+    # Padded to the same size; both writers escape only what JSON requires.
     write_bytes(path, b"".join([content[:8], text.ljust(start - 8), content[start:]]))

@@ -1,4 +1,4 @@
-"""What tells one model from another, as plain data that files can hold."""
+"""What identifies a model, as plain data that files can hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Identity:
 
     @classmethod
     def from_fields(cls: type[Self], values: Any) -> Self:
-        """Of what `asdict` made of one, read back from a file.
+        """An identity from the output of `asdict`, read back from a file.
 
         Raises:
             ValueError: fields are missing or unknown, or one is not of its type.

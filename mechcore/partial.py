@@ -1,7 +1,7 @@
-"""Partial results: what interrupted work leaves in a folder, and goes on from.
+"""Partial results: what interrupted work saves in a folder to resume from.
 
-The name of a file has a digest of all that its content depends on, so that work takes up what is
-its own and nothing else.
+A file's name contains a digest of everything that its content depends on, so work resumes only
+from its own results.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Partial:
     """Tensors of unfinished work, in a file.
 
     Args:
-        folder: any number of works can share one; None keeps nothing.
-        kind: of work, in a word.
-        depends_on: all that decides its results: the model, examples, means, JSON values.
+        folder: can be shared by any amount of work; None saves nothing.
+        kind: the kind of work, in a word.
+        depends_on: everything that determines its results: the model, examples, means, JSON values.
 
     Raises:
         InputError: the folder could not be written.
@@ -57,7 +57,7 @@ class Partial:
             write_safetensors(self.path, tensors, {"notes": text, "digest": digest})
 
     def restore(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Tensors and notes as saved last; None if there are none, or, with a warning, damaged."""
+        """The tensors and notes saved last; None if there are none or, with a warning, damaged."""
         if self.path is None or not self.path.exists():
             return None
         try:
@@ -67,16 +67,16 @@ class Partial:
             if stored["digest"] != tensors_digest(tensors, stored["notes"].encode()):
                 raise ValueError("its checksum differs")
         except (OSError, KeyError, ValueError, SafetensorError) as error:
-            warn(f"{self.path}: is damaged ({error}); its work is done again")
+            warn(f"{self.path}: damaged ({error}); repeating its work")
             return None
         return tensors, json.loads(stored["notes"])
 
 
 class Steps:
-    """Tensors that work fills step by step, saved every now and then and when the block ends.
+    """Tensors filled step by step, saved periodically and at the end of the block.
 
     Attributes:
-        done: numbers of the steps whose work is in the tensors.
+        done: numbers of the finished steps.
     """
 
     def __init__(self, partial: Partial, tensors: Mapping[str, Tensor]) -> None:
@@ -88,7 +88,7 @@ class Steps:
         self._n_saved, self._saved_at = len(self.done), time.monotonic()
 
     def finish(self, *step: int) -> None:
-        """Note that a step is done."""
+        """Record that a step is done."""
         self.done.add(step)
         if time.monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES:
             self._save()
@@ -106,17 +106,17 @@ class Steps:
 
 
 def known_fill(fill: Any) -> Any:
-    """What tells a fill from another: its name and its code, where that is not mechcore's own.
+    """The identity of a fill: its name and, unless it is mechcore's own, its code.
 
     Raises:
-        InputError: the fill has no name to go by.
+        InputError: the fill has no registered name.
     """
     pairs = pairs_of(fill)
     if pairs is not None:
         return pairs
     if not isinstance(fill, str):
         raise InputError(
-            "sweep: partial results tell fills by their names; register the fill in "
+            "sweep: partial results need a registered fill; register it in "
             "mechcore.masking.fills.FILLS, or leave state out"
         )
     kind = FILLS[fill]
@@ -132,7 +132,7 @@ def _digest_of(depends_on: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What is no JSON value, as one."""
+    """A JSON value for an object that is not one."""
     if isinstance(value, Tensor):
         return tensors_digest({"": value})
     if isinstance(value, EncodedExamples):
@@ -144,7 +144,7 @@ def _plain(value: Any) -> Any:
 
 
 def _configuration(model: Any) -> str:
-    """A model's settings, but for its name and place."""
+    """A model's settings, except its name and device."""
     config = (
         model.original_model.config.to_dict() if kind_of(model) == "bridge" else vars(model.cfg)
     )

@@ -1,6 +1,6 @@
 """Progress that library code reports and the command line shows.
 
-On a terminal it is a bar; elsewhere (log files, batch jobs) a line for every tenth of the work.
+On a terminal it is a bar; elsewhere (log files, batch jobs) a line per tenth of the work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Advance: TypeAlias = Callable[[float], None]
-"""Called with the amount of work that was done since the call before."""
+"""Called with the amount of work done since the previous call."""
 
 
 _shown: ContextVar[_Bars | _Lines | None] = ContextVar("shown", default=None)
@@ -47,16 +47,16 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def within(name: str) -> AbstractContextManager[None]:
-    """Put ``name`` before the descriptions of everything inside the block.
+    """Prefix the descriptions of everything inside the block with ``name``.
 
-    Bars inside vanish when they end, as there may be hundreds.
+    Bars inside vanish when they end, since there may be hundreds.
     """
     return _set(_within, name)
 
 
 @contextmanager
 def bar(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """Progress over ``total`` steps; call its value after each, or with how many there were.
+    """Progress over ``total`` steps; call the yielded function per step, or with their number.
 
     Silent unless `shown` is active.
     """
@@ -65,9 +65,9 @@ def bar(description: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 def work(description: str, total: float) -> AbstractContextManager[Advance]:
-    """Progress over unequal steps; call its value with the cost of each, in the unit of ``total``.
+    """Progress over unequal steps; call the yielded function with each cost, in ``total``'s unit.
 
-    The time left is estimated from the cost that is left.
+    The time left is estimated from the remaining cost.
     """
     return _reporting(description, total, in_shares=True)
 
@@ -93,7 +93,7 @@ class _Bars:
 
     @contextmanager
     def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
-        self.progress.start()  # with the first bar: an error before it leaves no blank line
+        self.progress.start()  # with the first bar: an earlier error leaves no blank line
         task = self.progress.add_task(description, total=total, in_shares=in_shares)
         try:
             yield lambda amount: self.progress.advance(task, amount)
@@ -127,7 +127,7 @@ def _done(completed: float, total: float, in_shares: bool) -> str:
 
 
 class _Lines:
-    """A line whenever another tenth of the work is done."""
+    """Prints a line whenever another tenth of the work is done."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -160,7 +160,7 @@ def is_shown() -> bool:
 
 
 def say(message: str) -> None:
-    """A line for the user, above the bars; silent unless `shown` is active."""
+    """Print a line above the bars; silent unless `shown` is active."""
     if (display := _shown.get()) is not None:
         display.console.print(message, highlight=False, markup=False, emoji=False, soft_wrap=True)
 

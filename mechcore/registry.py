@@ -1,4 +1,4 @@
-"""Things of one kind by name: mechcore's own, those of installed packages, those added in code."""
+"""Registries by name: mechcore's own objects, those of installed packages, those added in code."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ T = TypeVar("T")
 
 
 def imported(place: str) -> Any:
-    """What is at ``module:attribute``, as entry points have it."""
+    """The object at ``module:attribute``, in the notation of entry points."""
     point = EntryPoint(place, place, "")
     return getattr(import_module(point.module), point.attr)
 
 
 class Registry(Generic[T]):
-    """Things of one kind by name, each imported when it is first asked for.
+    """Objects of one kind by name, each imported on first use.
 
-    A package adds to it by an entry point in the registry's group, a notebook or script by
-    `register`. The names of mechcore and of packages stay theirs; what a notebook registers is
-    replaced when its cell is run again.
+    A package adds to it with an entry point in the registry's group, a notebook or script with
+    `register`. Names of mechcore and of packages cannot be reused; a notebook's registrations are
+    replaced when their cell is run again.
 
     Args:
-        what: one such thing, for messages: ``"fill"``.
-        group: of entry points: ``"mechcore.fills"``.
+        what: what one object is called in messages: ``"fill"``.
+        group: the entry point group: ``"mechcore.fills"``.
         own: mechcore's own, as ``"module:attribute"`` by name.
-        base: a registry whose things are had here, too.
+        base: a registry whose objects are also included.
 
     >>> sizes: Registry[int] = Registry("size", "mechcore.sizes-in-this-example")
     >>> sizes.register("small")(3), sizes.names()
@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         self._own = {name: EntryPoint(name, at, group) for name, at in (own or {}).items()}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Add what is decorated under ``name``.
+        """Register the decorated object under ``name``.
 
         Raises:
             InputError: the name is taken.
@@ -78,10 +78,10 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def __getitem__(self, name: str) -> T:
-        """The thing of that name.
+        """The object of that name.
 
         Raises:
-            InputError: there is none, or the package that offers it cannot be imported.
+            InputError: there is none, or the package that provides it cannot be imported.
         """
         if name in self._added:
             return self._added[name]
@@ -95,13 +95,13 @@ class Registry(Generic[T]):
                 self._imported[name] = imported(place)
             except (ImportError, AttributeError) as error:
                 raise InputError(
-                    f"{self.what} {name!r}: {place} cannot be imported ({error}); install the "
-                    "package that offers it again, or remove it"
+                    f"{self.what} {name!r}: {place} cannot be imported ({error}); reinstall the "
+                    "package that provides it, or remove it"
                 ) from error
         return self._imported[name]
 
     def remove(self, name: str) -> None:
-        """Take back what was added in code; for tests and notebooks.
+        """Remove an object that was added in code; for tests and notebooks.
 
         Raises:
             InputError: nothing of that name was added in code.
@@ -128,6 +128,6 @@ class Registry(Generic[T]):
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         known = ", ".join(self.names()) or "none"
         return InputError(
-            f"{self.what} {name!r}: unknown{hint}; expected one of {known}, or one added in the "
+            f"{self.what} {name!r}: unknown{hint}; expected one of {known}, or one from the "
             f"entry point group {self.group}"
         )

@@ -1,8 +1,8 @@
-"""The state of torch and NumPy in which mechcore computes, whatever that of the user's session is.
+"""The state of torch and NumPy in which mechcore computes, independent of the user's session.
 
-A default precision or device, autocast and products in TF32 change numbers, which a store would
-keep; without gradients nothing can be trained. What is computed runs in the state that a new
-process has, inside `plain_session` or `plain_numbers`, and the session gets its own back.
+A default precision or device, autocast and TF32 products change numbers, which a store would
+keep; without gradients nothing can be trained. Computations run in the state of a new
+process, inside `plain_session` or `plain_numbers`; the session's own state is restored.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _here = _Here()
 _lock = threading.Lock()
 _threads_inside = 0
 _to_restore = ExitStack()
-"""What all threads of the process share is set by the first that enters, restored by the last."""
+"""Process-wide state is set by the first thread that enters and restored by the last."""
 
 
 @contextmanager
 def plain_numbers() -> Iterator[None]:
     """Compute in float32 on the processor unless asked otherwise, without autocast and TF32.
 
-    Gradients are recorded or not as before. Inside another such block it changes nothing.
+    Whether gradients are recorded is unchanged. Nested blocks have no effect.
     """
     if _here.plain:
         yield
@@ -51,9 +51,9 @@ def plain_numbers() -> Iterator[None]:
 
 @contextmanager
 def plain_session() -> Iterator[None]:
-    """`plain_numbers`, and gradients can be recorded also where the user has switched them off.
+    """`plain_numbers`, with gradients enabled even if the user has switched them off.
 
-    Tensors that are made inside can be used outside of ``torch.inference_mode``, too.
+    Tensors made inside can also be used outside of ``torch.inference_mode``.
     """
     with plain_numbers(), torch.inference_mode(False), torch.enable_grad():
         yield
@@ -61,7 +61,7 @@ def plain_session() -> Iterator[None]:
 
 @contextmanager
 def _shared() -> Iterator[None]:
-    """Set what is not each thread's own."""
+    """Set process-wide state."""
     global _threads_inside
     with _lock:
         if not _threads_inside:
@@ -80,7 +80,7 @@ def _set_plain(stack: ExitStack) -> None:
     if (dtype := torch.get_default_dtype()) != torch.float32:
         stack.callback(torch.set_default_dtype, dtype)
         torch.set_default_dtype(torch.float32)
-    # The precision of products has an older name for all backends and newer ones for each.
+    # The precision of products has an older name for all backends and newer names per backend.
     places: list[Any] = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
     before = [(place, getattr(place, "fp32_precision", None)) for place in places]
     try:

@@ -1,7 +1,7 @@
 """Settings, each written once: a field of a frozen dataclass with its description.
 
-The Python argument, the option of the command line, the line in a file's template, the check of a
-value and the reference page all come from the field, which `setting` describes.
+The Python argument, the command-line option, the line in a file's template, validation and the
+reference page all come from the field, which `setting` describes.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from mechcore.errors import InputError, meant_share, shown
 S = TypeVar("S")
 
 MOST_COUNTED = 2**31 - 1
-"""No count of examples, tokens, resamples, cores or seeds per job is larger."""
+"""Upper limit of counts of examples, tokens, resamples, cores or seeds per job."""
 
 _LARGEST = 1e6
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000
-"""What file systems take."""
+"""Limits of file systems."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of a setting beside its name, type and default.
+    """What describes a setting besides its name, type and default.
 
     Attributes:
-        help: what it is, for every place that shows it.
-        option: of the command line; none is made for an empty one. ``{group}`` is the name of the
-            settings that it is in. Settings with the same option are set together. One that begins
-            with ``--no-`` is a flag, which sets an optional setting to None.
-        least: lowest value, or lowest one of a list.
-        above: excludes a lowest value instead.
-        most: highest value; where only a lowest is given, `MOST_COUNTED` or a million.
-        below: excludes a highest value instead.
-        distinct: a list with at least one value, each once.
+        help: its description, for every place that shows it.
+        option: its command-line option, or empty for none. ``{group}`` is the name of the
+            settings that contain it. Settings with the same option are set together. An option
+            that begins with ``--no-`` is a flag that sets an optional setting to None.
+        least: minimum, or minimum of each value of a list.
+        above: exclusive minimum, instead of ``least``.
+        most: maximum; if only a minimum is given, `MOST_COUNTED` or a million.
+        below: exclusive maximum, instead of ``most``.
+        distinct: a list with at least one value and no duplicates.
         place: the text names a file, folder or the like.
-        all: None takes all, which is written 0 on the command line.
-        example: of a value as a file has it, where the default shows too little.
-        panel: of the command's help that the option stands in, in place of the one that its class
-            names as ``panel``.
-        rare: the option is left out of ``--help``; ``--help-all`` shows it.
+        all: None takes all, written 0 on the command line.
+        example: a value in a file's notation, if the default shows too little.
+        panel: the panel of the command's help that shows the option, instead of the ``panel`` of
+            its class.
+        rare: the option is hidden from ``--help``; ``--help-all`` shows it.
     """
 
     help: str
@@ -98,7 +98,7 @@ def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
     """A field of a class of settings.
 
     Args:
-        default: its value where none is given; `dataclasses.MISSING` if it has to be given.
+        default: its default; `dataclasses.MISSING` if it is required.
         help: see `Setting`.
         option: see `Setting`.
         more: the other attributes of `Setting`.
@@ -113,20 +113,20 @@ DESCRIBED = "mechcore"
 """Key of a field's `Setting` in its metadata."""
 
 OF_STUDY = "mechcore-of-study"
-"""Key, in the metadata of a field, of one that is no setting of its own but the study's."""
+"""Metadata key of a field that takes the study's value and is not a setting of its own."""
 
 
 @dataclass(frozen=True)
 class Presets(Generic[S]):
-    """Settings of one class by name, to be taken as they are or with changes.
+    """Named settings of one class, to be used as they are or with changes.
 
     Attributes:
-        what: they are for, in messages.
+        what: their purpose, in messages.
         named: the presets.
-        default: which of them is meant where none is named.
-        option: of the command line for changes that have no option of their own.
-        preset_option: of the command line for the preset's name.
-        changed: other changes that some changes bring about.
+        default: the preset to use if none is named.
+        option: the command-line option for changes that have no option of their own.
+        preset_option: the command-line option for the preset's name.
+        changed: derives further changes from given ones.
     """
 
     what: str
@@ -156,10 +156,10 @@ class Presets(Generic[S]):
         return replace(preset, **self.changed(changes))  # type: ignore[type-var]
 
     def read(self, value: Any) -> S | None:
-        """Settings from a file: a preset's name, or changes to a preset; None stays.
+        """Settings from a file: a preset's name, or changes to a preset; None stays None.
 
         Raises:
-            InputError: it is neither.
+            InputError: the value is neither.
         """
         if value is None or isinstance(value, type(self.named[self.default])):
             return value
@@ -175,7 +175,7 @@ class Presets(Generic[S]):
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting as it stands in its class; `dataclasses.MISSING` has to be given."""
+    """A setting in its class; a default of `dataclasses.MISSING` means that it is required."""
 
     name: str
     type: Any
@@ -184,14 +184,14 @@ class Entry:
 
     @cached_property
     def choices(self) -> tuple[Any, ...]:
-        """What it may be, without None where this leaves it open."""
+        """Its possible types, without None."""
         if get_origin(self.type) not in (Union, types.UnionType):
             return (self.type,)
         return tuple(kind for kind in get_args(self.type) if kind is not type(None))
 
     @cached_property
     def group(self) -> Any:
-        """The class of the settings that it holds; None for a single value."""
+        """The class of the settings it contains; None for a single value."""
         return next((t for t in self.choices if is_dataclass(t)), None)
 
     @property
@@ -200,15 +200,15 @@ class Entry:
         return type(None) in get_args(self.type)
 
     def check(self, what: str, value: Any, none: str = "none") -> None:
-        """Make sure that a value can be used.
+        """Check that a value is valid.
 
         Args:
-            what: how the setting is called.
-            value: what is to be checked.
-            none: how None is written there; empty if it cannot be.
+            what: the displayed name of the setting.
+            value: the value to check.
+            none: how None is written here; empty if it cannot be written.
 
         Raises:
-            InputError: it cannot.
+            InputError: the value is invalid.
         """
         if value is None and self.optional:
             return
@@ -222,7 +222,7 @@ class Entry:
 
 
 def _problem(kind: Any, value: Any, setting: Setting) -> str:
-    """What a value should be that it is not; empty if all is well."""
+    """What was expected of an invalid value; empty for a valid one."""
     origin = get_origin(kind)
     if origin is Literal:
         choices = get_args(kind)
@@ -284,7 +284,7 @@ def _shown(value: Any) -> str:
         value = list(value)
     try:
         return shown(repr(value))
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python does not print numbers of more than 4300 digits
         return "a number of many digits"
 
 
@@ -306,21 +306,21 @@ def entries(kind: Any) -> Mapping[str, Entry]:
 
 
 def check(settings: Any, what: str) -> None:
-    """Make sure that every setting has a value that it can have.
+    """Check that every setting has a valid value.
 
     Args:
         settings: an instance of a class of settings.
-        what: they are of, for messages.
+        what: what the settings describe, for messages.
 
     Raises:
-        InputError: one has none; the message names it, and what it can be.
+        InputError: a value is invalid; the message names the setting and the valid values.
     """
     for entry in entries(type(settings)).values():
         entry.check(f"{what}: {entry.name}", getattr(settings, entry.name))
 
 
 def all_entries(kind: type, place: str = "") -> Iterator[tuple[str, Entry]]:
-    """Every setting of a class with those in its groups, by names with dots."""
+    """Every setting of a class, including those in its groups, by dotted name."""
     for entry in entries(kind).values():
         yield f"{place}{entry.name}", entry
         if entry.group is not None:
@@ -328,10 +328,10 @@ def all_entries(kind: type, place: str = "") -> Iterator[tuple[str, Entry]]:
 
 
 def with_values(settings: S, values: Mapping[str, Any]) -> S:
-    """The same settings with other values, by names with dots.
+    """The settings with changed values, by dotted name.
 
     Raises:
-        InputError: a value cannot be used, or is in settings that are left out.
+        InputError: a value is invalid, or belongs to a group that is left out.
     """
     changes: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
@@ -346,7 +346,7 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
         if group is None:
             raise InputError(
                 f"{name}: {next(iter(further))} is set, but {name} is left out ({name}: null); "
-                "leave both out, or neither"
+                "leave out both or neither"
             )
         presets = getattr(type(group), "presets", None)
         if presets is None:
@@ -357,7 +357,7 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
 
 
 def changed(before: Any, after: Any, place: str = "") -> Iterator[str]:
-    """Names, with dots, of the settings in which two instances of a class differ."""
+    """Dotted names of the settings in which two instances of a class differ."""
     for name, entry in entries(type(before)).items():
         old, new = getattr(before, name), getattr(after, name)
         if old == new:
@@ -372,8 +372,8 @@ def origins(*stages: tuple[str, Any]) -> dict[str, str]:
     """Where each setting that is not a default came from.
 
     Args:
-        stages: settings of one class as they were built up, each with where the changes to those
-            before came from: defaults first, the settings in use last.
+        stages: successive settings of one class, each with the origin of its changes to the
+            previous one: defaults first, the settings in use last.
 
     >>> origins(("defaults", Setting("")), ("file", Setting("a")), ("options", Setting("a", "-b")))
     {'help': 'file', 'option': 'options'}

@@ -1,4 +1,4 @@
-"""Results that show themselves: in a line where they are printed, with a table in notebooks."""
+"""Results that display themselves: one line when printed, with a table in notebooks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Shown:
     """Base of results that are dataclasses, with ``repr=False``."""
 
     def _summary(self) -> str:
-        """What there is to know in a line; here its fields, of tensors and tables the shape."""
+        """A one-line summary; by default its fields, with the shapes of tensors and tables."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return ", ".join(f"{k}={_brief(v)}" for k, v in named.items() if not k.startswith("_"))
 
     def _rows(self) -> pd.DataFrame | None:
-        """A table of it, for notebooks; here the first among its fields, if there is one."""
+        """A table for notebooks; by default the first table among its fields, if any."""
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return next((value for value in values if hasattr(value, "to_html")), None)
 

@@ -1,10 +1,10 @@
-"""Digests of the source code that makes a result, so that an edit of it makes the result again.
+"""Digests of the source code that makes a result, so that editing the code recomputes the result.
 
-Code is compared as it was parsed, without docstrings: comments, layout and documentation do not
-count. A module counts together with all that it imports of its own package and of mechcore,
-wherever in its text the import stands. What only shows a result does not count: class methods
-named as in `SHOWING`, and what nothing else in their module uses. Of the standard library, and of
-packages whose versions are known to matter, only the versions count.
+Code is compared after parsing, without docstrings: comments, layout and documentation do not
+count. A module counts together with everything it imports from its own package and from mechcore,
+wherever in its text the import is. Code that only shows results does not count: class methods
+named in `SHOWING`, and anything that only they use in their module. For the standard library, and
+for packages whose versions are known to matter, only the versions count.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from mechcore.errors import InputError
 PACKAGE = "mechcore"
 
 WITHOUT_EFFECT = ("errors", "progress", "registry", "source_code", "study")
-"""Parts of mechcore that change no result: what they say, show, find, and where they keep it."""
+"""Modules of mechcore that change no result: messages, display, lookup and storage."""
 
 SHOWING = frozenset(("blocks", "headlines", "sections", "tiles"))
 """Class methods that only show results."""
 
 VERSIONED = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
-"""Packages that every result may depend on; their versions count."""
+"""Packages that any result may depend on; their versions count."""
 
 _VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_module_names}
 
@@ -42,11 +42,11 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
     """Digests of the code of classes and functions.
 
     Returns:
-        By the name of each module that takes part, those of base classes included; for what is
-        defined in a notebook or a script, by its own name, without what it calls there.
+        Digests by the name of each module involved, including those of base classes; objects from
+        a notebook or script count by their own name, without what they call there.
 
     Raises:
-        InputError: the source of one of them is not there to be read.
+        InputError: the source of one of them cannot be read.
     """
     digests: dict[str, str] = {}
     waiting: list[str] = []
@@ -57,13 +57,13 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
             thing = thing.func
         defined: Any = thing if inspect.isclass(thing) or inspect.isroutine(thing) else type(thing)
         for owner in inspect.getmro(defined) if inspect.isclass(defined) else [defined]:
-            module = str(owner.__module__)  # none, of methods of built-in things
+            module = str(owner.__module__)  # None for methods of built-in objects
             if module == "__mp_main__":  # the script, in a worker
                 module = "__main__"
             if module.partition(".")[0] in _VERSIONED:
                 continue
             if _file_of(module) is None:
-                name = f"{module}.{owner.__qualname__}"  # several lambdas have the same one
+                name = f"{module}.{owner.__qualname__}"  # shared by several lambdas
                 digests[name] = _combined(
                     digests.get(name, ""), _digest(ast.parse(_source_of(owner)))
                 )
@@ -97,13 +97,13 @@ def _source_of(thing: object) -> str:
         if source := _source_in_cell(thing):
             return source
         raise InputError(
-            f"{thing!r}: its source cannot be read ({error}), so that it is unknown when its "
-            "results change; define it in a file or a notebook cell"
+            f"{thing!r}: its source cannot be read ({error}), so changes of its "
+            "results would go unnoticed; define it in a file or a notebook cell"
         ) from error
 
 
 def _source_in_cell(thing: object) -> str | None:
-    """The source of a notebook's class, in the cell of its methods: Python does not look there."""
+    """The source of a notebook's class, from its methods' cell, where Python does not look."""
     methods = vars(thing).values() if inspect.isclass(thing) else ()
     for code in (method.__code__ for method in methods if inspect.isfunction(method)):
         with suppress(SyntaxError):
@@ -119,7 +119,7 @@ def _source_in_cell(thing: object) -> str | None:
 
 @cache
 def _places(package: str) -> tuple[Path, ...]:
-    """Folders of an installed package, or the file of a module that is in none."""
+    """Folders of an installed package, or the file of a stand-alone module."""
     try:
         spec = None if package == "__main__" else find_spec(package)
     except ValueError:  # made in memory
@@ -132,7 +132,7 @@ def _places(package: str) -> tuple[Path, ...]:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module, which need not be imported; None for a notebook's or script's own."""
+    """The file of a module, imported or not; None for code in a notebook or script."""
     package, *rest = module.split(".")
     for place in _places(package):
         if place.suffix == ".py":
@@ -146,15 +146,15 @@ def _file_of(module: str) -> Path | None:
 
 @lru_cache(maxsize=4096)
 def _read(module: str, file: Path, modified: int, size: int) -> tuple[str, tuple[str, ...]]:
-    """Digest of a module, and the modules of its own package and of mechcore that it imports."""
-    del modified, size  # they are in the key: an edited file is read again
+    """Digest of a module, and the modules it imports from its own package and from mechcore."""
+    del modified, size  # they are part of the cache key: an edited file is read again
     tree = _computing(ast.parse(file.read_text(encoding="utf-8")))
     imported = set(_imports(tree, module, file.name == "__init__.py"))
     return _digest(tree), tuple(sorted(imported - {module}))
 
 
 def _computing(tree: ast.Module) -> ast.Module:
-    """A module without what only shows results."""
+    """A module without the code that only shows results."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     shows = {id(node) for cls in classes for node in cls.body if _shows(node)}
     if not shows:
@@ -173,11 +173,11 @@ def _computing(tree: ast.Module) -> ast.Module:
 def _shows(node: ast.stmt) -> bool:
     decorated = getattr(node, "decorator_list", ())
     named = getattr(node, "name", "") in SHOWING
-    return named and any(ast.unparse(each) == "classmethod" for each in decorated)
+    return named and any(ast.unparse(decorator) == "classmethod" for decorator in decorated)
 
 
 def _private(node: ast.stmt) -> set[str]:
-    """The names that a statement of a module gives to something, if all are for it alone."""
+    """The names that a module's statement defines, if all of them are private."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         names = {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         return names - {"*"}
@@ -193,7 +193,7 @@ def _digest(tree: ast.Module) -> str:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             if ast.get_docstring(node, clean=False) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
-            # A string after an assignment is documentation, too.
+            # A string after an assignment is also documentation.
             node.body = [inner for inner in node.body if not _is_text(inner)] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
@@ -207,9 +207,9 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
-    """Modules of its own package and of mechcore that a module imports.
+    """Modules that a module imports from its own package and from mechcore.
 
-    Imports for types alone do not count, but in a package: there a lazy one names what it has.
+    Imports only for type checking do not count, except in a package, where lazy imports are listed.
     """
     own = {module.partition(".")[0], PACKAGE}
     for node in ast.walk(tree) if is_package else _run_statements(tree):
@@ -243,7 +243,7 @@ def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
 
 
 def _defining(base: str, name: str) -> str:
-    """The module that ``from base import name`` reads, behind a package that only passes it on."""
+    """The module that defines the name in ``from base import name``, seen through re-exports."""
     if _file_of(f"{base}.{name}") is not None:
         return f"{base}.{name}"
     file = _file_of(base)

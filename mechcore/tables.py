@@ -1,6 +1,6 @@
-"""What a table holds, written once: its columns, their types, units and meaning.
+"""The content of a table, described once: its columns, their types, units and meaning.
 
-A `Schema` stands beside the function that makes the table. Writing and reading, the report's
+A `Schema` is defined next to the function that makes the table. Writing and reading, the report's
 headers and numbers, and the reference of all tables come from it.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Kind = Literal["text", "flag", "seed", "whole", "number", "share", "points"]
 """Types of columns.
 
-``text``, ``flag`` (yes or no); ``seed``, a whole number that is exact however large; ``whole``, any
+``text``, ``flag`` (yes or no); ``seed``, an exact whole number of any size; ``whole``, any
 other whole number; ``number``; ``share``, from 0 to 1, shown in percent; ``points``, the difference
 of two shares, shown in percentage points.
 """
@@ -36,17 +36,17 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: in the file; ``mass_*`` stands for every column that begins with ``mass_``.
+        name: its name in the file; ``mass_*`` stands for every column that begins with ``mass_``.
         kind: its type.
-        meaning: in a few words.
-        unit: of what is shown; points for differences of shares.
-        header: what it is called on a page, without the unit; by default its name.
-        digits: decimals shown, where they are not those of the kind.
-        signed: whether numbers above zero are shown with a plus.
+        meaning: a short description.
+        unit: the displayed unit; points for differences of shares.
+        header: its header on a page, without the unit; by default its name.
+        digits: decimals shown, if not those of the kind.
+        signed: whether positive numbers are shown with a plus.
         shown: ``"exact"`` for settings, with only the decimals they have; ``"small"`` for
             p-values, to two digits; ``"bare"`` for shares in percent without the sign.
-        names: what its values are called on a page; others are their own names.
-        ends: the columns that hold the ends of its interval.
+        names: displayed names of values; others are shown as they are.
+        ends: the columns with the ends of its interval.
         optional: whether a table may lack it.
     """
 
@@ -64,31 +64,31 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """What stands above it on a page."""
+        """Its header on a page, with the unit."""
         unit = self.unit or ("points" if self.kind == "points" else "")
         return (self.header or self.name.replace("_", " ")) + (f" ({unit})" if unit else "")
 
     @property
     def is_words(self) -> bool:
-        """Whether it holds words and not numbers."""
+        """Whether it holds words rather than numbers."""
         return self.kind in ("text", "flag")
 
     def called(self, header: str, **changes: Any) -> Column:
-        """The same column under another header, or with other changes."""
+        """The column with another header, or other changes."""
         return replace(self, header=header, **changes)
 
     def alike(self, name: str, meaning: str, **changes: Any) -> Column:
-        """A column of another name and meaning that is shown as this one."""
+        """A column with another name and meaning that is displayed like this one."""
         return replace(self, name=name, meaning=meaning, **{"header": "", **changes})
 
     def matches(self, name: object) -> bool:
-        """Whether a column of this name is one of these."""
+        """Whether this describes a column of the given name."""
         if self.name.endswith("*"):
             return str(name).startswith(self.name[:-1])
         return name == self.name
 
     def show(self, value: Any, low: float = _NO_NUMBER, high: float = _NO_NUMBER) -> str:
-        """A value as on a page, with the ends of its interval where there is one.
+        """A value as shown on a page, with the ends of its interval if given.
 
         >>> Column("accuracy", "share").show(0.5, 0.25, 0.75) == "50.0\u00a0% [25.0, 75.0]"
         True
@@ -106,12 +106,12 @@ class Column:
         return text
 
     def texts(self, frame: pd.DataFrame) -> list[str]:
-        """The column of a table as on a page, with the ends of intervals that the table has."""
+        """The column of a table as shown on a page, with intervals if the table has them."""
         parts = [frame[name] for name in (self.name, *(self.ends or ())) if name in frame]
         return [self.show(*row) for row in zip(*parts, strict=True)]
 
     def between(self, low: float, high: float) -> str:
-        """A range as on a page, or the one value where both ends look the same."""
+        """A range as shown on a page, or a single value if both ends look the same."""
         if self.kind == "number":
             return number_range([low, high])
         if not math.isfinite(low) or self.show(low) == self.show(high):
@@ -159,18 +159,17 @@ def estimate(
     populations: bool = False,
     **options: Any,
 ) -> tuple[Column, ...]:
-    """A number and its 95 % interval.
+    """Columns of a number and its 95 % interval.
 
     Args:
-        name: of the column with the number.
-        kind: of all three.
-        meaning: of the number.
-        low: the column with the lower end.
-        high: the column with the upper end.
-        over: how the interval is worked out.
+        name: name of the column with the number.
+        kind: type of all three.
+        meaning: meaning of the number.
+        low: name of the column with the lower end.
+        high: name of the column with the upper end.
+        over: how the interval is computed.
         optional_ends: whether a table may lack the ends.
-        populations: whether there are the ends for the other population, too, where examples go
-            together in clusters.
+        populations: whether to add ends for the other population, if examples form clusters.
         options: other attributes of the columns.
     """
     value = Column(name, kind, meaning, ends=(low, high), **options)
@@ -197,12 +196,12 @@ def estimate(
 
 @dataclass(frozen=True)
 class Schema:
-    """What one table holds.
+    """The content of one table.
 
     Attributes:
-        name: of the table; its file is called so, with ``.csv``.
-        meaning: what a row is, and of what.
-        columns: in their order in the file.
+        name: name of the table, and of its file without ``.csv``.
+        meaning: what a row describes.
+        columns: the columns in file order.
     """
 
     name: str
@@ -223,11 +222,13 @@ class Schema:
 
     @property
     def required(self) -> list[str]:
-        """Names of the columns that every such table has."""
-        return [each.name for each in self.columns if not (each.optional or "*" in each.name)]
+        """Names of the columns that are not optional."""
+        return [
+            column.name for column in self.columns if not (column.optional or "*" in column.name)
+        ]
 
     def frame(self, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-        """A table of rows, without the optional columns that none of them has."""
+        """A table of rows, without optional columns that no row has."""
         import pandas as pd
 
         there = {name for row in rows for name in row}
@@ -235,18 +236,18 @@ class Schema:
         return pd.DataFrame(rows, columns=names)
 
     def after(self, *columns: Column) -> Schema:
-        """The same with other columns before its own."""
+        """The schema with further columns before its own."""
         return replace(self, columns=(*columns, *self.columns))
 
     def named(self, name: str, meaning: str = "", *more: Column) -> Schema:
-        """A table of another name with these columns, and perhaps more."""
+        """A schema of another name with these columns, and optionally more."""
         return Schema(name, meaning or self.meaning, (*self.columns, *more))
 
     def check(self, table: pd.DataFrame) -> None:
-        """Make sure that a table has these columns and no others, with values of their types.
+        """Check that a table has exactly these columns, with values of their types.
 
         Raises:
-            InputError: it has not.
+            InputError: the table does not match.
         """
         import pandas as pd
 
@@ -274,16 +275,16 @@ class Schema:
                 raise InputError(f"table {self.name}: column {name}: {error}") from error
 
     def read(self, path: Path) -> pd.DataFrame:
-        """Read such a table; empty cells are missing numbers, and never anything in texts.
+        """Read such a table; empty cells are missing numbers, or empty texts.
 
         Raises:
-            InputError: a column is missing or holds something else than it should, or rows are
-                longer than the header.
+            InputError: a column is missing or has values of another type, or rows are longer than
+                the header.
         """
         import pandas as pd
 
         try:
-            # Everything as text first: a subset may well be called "None", "NA" or "007".
+            # Everything as text first: a subset may be called "None", "NA" or "007".
             frame = pd.read_csv(path, dtype=str, keep_default_na=False)
         except pd.errors.EmptyDataError:
             frame = pd.DataFrame(columns=pd.Index(self.required), dtype=str)
@@ -291,7 +292,7 @@ class Schema:
             raise InputError(
                 f"{path}: cannot be read as CSV ({error}); run its step again"
             ) from error
-        if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the first cells for names
+        if not isinstance(frame.index, pd.RangeIndex):  # pandas takes extra first cells as an index
             raise InputError(f"{path}: rows have more cells than the header; run its step again")
         if len(frame) == 0:
             frame = frame.reindex(columns=[*dict.fromkeys([*self.required, *frame.columns])])
@@ -330,7 +331,7 @@ def _values(texts: pd.Series, kind: Kind, where: str) -> pd.Series:
 
 
 def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
-    """Numbers of texts, empty ones missing; where they are ``whole``, exact beyond float64."""
+    """Numbers from texts, empty ones missing; ``whole`` ones are exact beyond float64."""
     import pandas as pd
 
     if not whole:
@@ -348,12 +349,12 @@ def write_tables(
     """Write each table to ``folder/NAME.csv``, atomically.
 
     Args:
-        folder: for the files.
-        tables: by name.
-        schemas: of some of them, which are checked before any is written.
+        folder: the folder of the files.
+        tables: the tables by name.
+        schemas: schemas of some tables, which are checked before any table is written.
 
     Raises:
-        InputError: a table is not what its schema says.
+        InputError: a table does not match its schema.
     """
     for schema in schemas:
         if schema.name in tables:
@@ -368,14 +369,14 @@ DATA = Column("data", "text", "name of the data set")
 SPLIT = Column("split", "text", "``id`` (in-domain) or ``ood`` (out-of-domain)", names=SPLITS)
 SUBSET = Column("subset", "text", "named part of the data; ``all`` is every example")
 PLACE = (DATA, SPLIT, SUBSET)
-"""Which examples a row is over."""
+"""Columns that say which examples a row covers."""
 
 N = Column("n", "whole", "examples")
 CLUSTERS = (
     Column(
         "n_clusters",
         "whole",
-        "clusters that the examples are from, where these are known; under 8 there is no interval "
+        "clusters that the examples come from, if known; with fewer than 8 there is no interval "
         "for other clusters",
         header="clusters",
         optional=True,
@@ -383,12 +384,12 @@ CLUSTERS = (
     Column(
         "population",
         "text",
-        "that intervals and p are for: ``clusters`` for other clusters, such as templates; "
+        "population of intervals and p: ``clusters`` for other clusters, such as templates; "
         "``texts`` for other texts of these subsets",
         optional=True,
     ),
 )
-"""What stands in a table where examples go together in clusters."""
+"""Columns of tables whose examples form clusters."""
 SEED = Column("seed", "seed", "seed of the training or pruning")
 TARGET = Column("target_sparsity", "share", "target sparsity", header="target", shown="exact")
 CHECKPOINT = Column("checkpoint", "text", "step or name of the checkpoint")
@@ -397,4 +398,4 @@ COMPONENT = Column("component", "text", "name of the head or MLP, such as ``L0.H
 LAYER = Column("layer", "whole", "its layer, from 0")
 HEAD = Column("head", "whole", "number of the head in its layer; missing for MLPs")
 PART = (COMPONENT, LAYER, HEAD)
-"""Which head or MLP a row is of."""
+"""Columns that identify the head or MLP of a row."""

@@ -1,7 +1,7 @@
-"""Checks of what a package adds to mechcore, for its tests: ``check_fill("half")`` is one.
+"""Checks for the tests of packages that extend mechcore, such as ``check_fill("half")``.
 
-Each runs what was added on a tiny model, in seconds. It raises an AssertionError of one line, which
-names what was checked, what it gave and what was expected.
+Each runs an extension on a tiny model, in seconds. It raises a one-line AssertionError that names
+what was checked, what it returned and what was expected.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SMALL = StudyConfig(
 
 @contextmanager
 def _checking(what: str, thing: Any) -> Iterator[None]:
-    """Turns every error inside into an AssertionError of one line."""
+    """Turn every error inside into a one-line AssertionError."""
     name = thing if isinstance(thing, str) else getattr(thing, "__name__", repr(thing))
     try:
         yield
@@ -83,14 +83,14 @@ def _embedded(which: Any = "encoder", answers: bool = True) -> Any:
 
 
 def check_fill(kind: FillMaker) -> None:
-    """Check a fill, given by name or as what makes it, on the embedded encoder.
+    """Check a fill, given by name or maker, on the embedded encoder.
 
-    Its values have the right shapes, are finite and depend on the seed alone. Masks of ones leave
-    the logits alone; masks of zeros give those of a model in which plain torch hooks put in the
-    values, unless the fill draws at random. The model stays as it is.
+    Its values must have the right shapes, be finite and depend only on the seed. Masks of ones
+    must not change the logits; masks of zeros must give the logits of a model in which plain torch
+    hooks insert the values, unless the fill draws at random. The model must stay unchanged.
 
     Raises:
-        AssertionError: one of this does not hold.
+        AssertionError: a condition fails.
     """
     with _checking("fill", kind), torch.no_grad():
         model, data = _embedded()
@@ -124,14 +124,14 @@ def check_fill(kind: FillMaker) -> None:
 
 
 def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -> None:
-    """Check a family, given by ``model_type`` or class, on the folder of a small checkpoint of it.
+    """Check a family, given by ``model_type`` or class, on a folder with a small checkpoint.
 
-    Loading compares the model with Hugging Face's. Its stack, if it has one, gives the logits of
-    the model, masked or not. With projections, an exported checkpoint gives those of the masked
-    model. All this shows nothing if components hardly matter, so they have to.
+    Loading compares the model with Hugging Face's. Its stack, if any, must give the logits of
+    the model, masked or not. With projections, an exported checkpoint must give those of the masked
+    model. Components must matter, since otherwise these checks show nothing.
 
     Raises:
-        AssertionError: one of this does not hold.
+        AssertionError: a condition fails.
     """
     with _checking("architecture", kind), torch.no_grad(), TemporaryDirectory() as folder:
         model: Any = load_model(checkpoint)
@@ -165,12 +165,12 @@ def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -
 def check_pruning_method(method: str | PruningMethod) -> None:
     """Check a pruning method, given by name or itself, on the embedded encoder.
 
-    It gives a subnetwork for each target and seed, or one for each target, which can be saved.
-    Masks are zeros and ones, keep as many components as asked for, and are the same the second
-    time. The model's weights stay as they are.
+    It must give a savable subnetwork for each target and seed, or one for each target.
+    Masks must be binary, keep the requested number of components, and be reproducible.
+    The model's weights must stay unchanged.
 
     Raises:
-        AssertionError: one of this does not hold.
+        AssertionError: a condition fails.
     """
     with _checking("pruning method", method), TemporaryDirectory() as folder:
         find = METHODS[method] if isinstance(method, str) else method
@@ -208,11 +208,11 @@ def check_pruning_method(method: str | PruningMethod) -> None:
 def check_category(category: str | Category) -> None:
     """Check a head category, given by name or itself, on the embedded encoder and decoder.
 
-    Its function gives a bool for each query and key of a batch, whatever else is in the batch. One
-    that is ``causal_only`` is not asked about the encoder.
+    Its function must return a bool for each query and key, independent of the rest of the batch. A
+    ``causal_only`` category is not checked on the encoder.
 
     Raises:
-        AssertionError: one of this does not hold.
+        AssertionError: a condition fails.
     """
     with _checking("category", getattr(category, "name", category)):
         if isinstance(category, str):
@@ -241,16 +241,16 @@ def check_analysis(
 ) -> None:
     """Check a registered analysis in a small study of the embedded encoder.
 
-    It is a frozen dataclass, whose module loads no torch and whose fields are settings with help,
-    or `of_study`. A study of it alone has other jobs for another value of a setting, unless that is
-    ``without_effect``. Its tables fit its schemas and are the same the second time. It shows blocks
-    and headlines, and only notes of a run without its tables.
+    It must be a frozen dataclass whose module loads no torch and whose fields are settings with
+    help, or `of_study`. Changing a setting must change the jobs of a study of it alone, unless the
+    setting is in ``without_effect``. Its tables must match its schemas and be reproducible. It must
+    show blocks and headlines, but only notes for a run without its tables.
 
-    It is run with ``settings`` as part of ``study``. Settings that are no number, bool or choice
+    It is run with ``settings`` as part of ``study``. Settings other than numbers, bools or choices
     need another value in ``others``.
 
     Raises:
-        AssertionError: one of this does not hold.
+        AssertionError: a condition fails.
     """
     with _checking("analysis", kind), TemporaryDirectory() as folder:
         cls = ANALYSES[kind] if isinstance(kind, str) else kind
@@ -282,7 +282,7 @@ def _check_import(module: str) -> None:
 
 
 def _asking(study: StudyConfig, analysis: Analysis) -> StudyConfig:
-    """The study of this analysis alone, which may have been registered after studies were."""
+    """A study of this analysis alone, which may have been registered after studies were defined."""
     analyses = copy(study.analyses)
     object.__setattr__(analyses, analysis.kind, analysis)
     return replace(study, analyses=analyses, only=(analysis.kind,))

@@ -1,4 +1,4 @@
-"""Numbers as a reader meets them: percent, points, nats, intervals, p-values."""
+"""Numbers as readers see them: percent, points, nats, intervals, p-values."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ DASH = "\u2013"
 NOT_AVAILABLE = "n/a"
 SPLITS = {"train": "training", "id": "in-domain", "ood": "out-of-domain"}
 PLACES = {"id": "in domain", "ood": "out of domain"}
-"""Where something holds, by the split of the test data."""
+"""Adverbial phrases for the splits of the test data."""
 ALL = "all"
 """The subset that holds every example of a data set."""
 FULL = "full"
 """Name of the full model among the subnetworks."""
 
 OUT_FIRST = ("ood", "id")
-"""Roles of test data where out of domain is told first."""
+"""Splits of the test data, out of domain first."""
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 """Verdicts on claims."""
 
 SIGNIFICANT = 0.05
-"""P-values from here on are called not small."""
+"""P-values from here on are not significant."""
 
 QUICK = "--quick"
-"""The option whose results are not meaningful, as origins of settings name it."""
+"""The option for trial runs without meaningful results, as origins of settings name it."""
 
 
 def split_name(split: str) -> str:
-    """``in-domain`` for ``id``, and so on; a split of no name is its own."""
+    """``in-domain`` for ``id``, and so on; other splits keep their own name."""
     return SPLITS.get(split, split)
 
 
@@ -55,7 +55,7 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
 
 
 def rounded(value: float, digits: int) -> float:
-    """To so many digits, where 97.65 and 97.64999999999999, which it is as a sum, are one number.
+    """Round to ``digits``, treating 97.65 and 97.64999999999999 (its floating-point sum) alike.
 
     >>> rounded(97.64999999999999, 1) == rounded(97.65, 1)
     True

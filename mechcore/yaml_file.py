@@ -1,4 +1,4 @@
-"""Settings in files: the plain part of YAML, and what is wrong in it."""
+"""Settings in files: a plain subset of YAML, and messages about its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mechcore.errors import InputError, shown
 from mechcore.settings import entries
 
 YAML = (".yaml", ".yml")
-"""Endings of files of settings."""
+"""Suffixes of settings files."""
 
 _MOST_ERRORS = 3
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -29,11 +29,11 @@ def read_plain(path: Path, remedy: str = "") -> Any:
     """The plain values in a YAML file.
 
     Args:
-        path: of the file.
-        remedy: what to do about a file that is not there.
+        path: the path of the file.
+        remedy: what to do about a missing file.
 
     Raises:
-        InputError: there is no such file, it is of another kind or not valid.
+        InputError: the file is missing, has another suffix, or is invalid.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file{remedy}")
@@ -43,7 +43,7 @@ def read_plain(path: Path, remedy: str = "") -> Any:
         return parse_yaml(path.read_text(encoding="utf-8-sig"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or "nested too deeply"
-        raise InputError(f"{path}: not a usable yaml file: {reason}") from error
+        raise InputError(f"{path}: invalid YAML: {reason}") from error
 
 
 def validated(kind: type[Settings], content: Any, name: str) -> Settings:
@@ -51,12 +51,12 @@ def validated(kind: type[Settings], content: Any, name: str) -> Settings:
 
     Args:
         kind: a dataclass for pydantic.
-        content: its fields by name; what is left out keeps its default.
-        name: of where they come from, for messages.
+        content: its fields by name; omitted ones keep their defaults.
+        name: the name of their origin, for messages.
 
     Raises:
-        InputError: they are not such settings; the message names where they come from, and the
-            place of what is wrong.
+        InputError: the settings are invalid; the message names their origin and the place of the
+            error.
     """
     if not isinstance(content, dict):
         first = fields(kind)[0].name  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def validated(kind: type[Settings], content: Any, name: str) -> Settings:
             f"{name}: found {type(content).__name__}; expected settings by name, such as {first}"
         )
     try:
-        # By way of JSON, where pydantic takes lists for tuples but no text for numbers.
+        # By way of JSON, where pydantic accepts lists for tuples but no text for numbers.
         text = json.dumps(content, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
@@ -77,19 +77,19 @@ def validated(kind: type[Settings], content: Any, name: str) -> Settings:
 
 
 def described(error: ValidationError, kind: Any) -> str:
-    """What pydantic found wrong with settings of a kind, in a line."""
+    """One line on the errors that pydantic reports for settings of a kind."""
     problems = []
     errors = error.errors(include_url=False)
     places = {problem["loc"] for problem in errors}
     for problem in errors:
         if problem["loc"][2:] and problem["loc"][2:] in places:
-            continue  # said of the whole, from which a named part took it
+            continue  # reported for the whole, from which the named part inherited it
         place = ".".join(str(part) for part in problem["loc"])
         value = shown(repr(problem["input"]), 60)
         message = shown(problem["msg"].removeprefix("Value error, "), 300)
         if problem["type"] == "unexpected_keyword_argument":
             problems.append(f"{place}: no such setting; expected {_beside(problem['loc'], kind)}")
-        elif problem["type"] == "value_error":  # of ours, which says what was found
+        elif problem["type"] == "value_error":  # raised by mechcore, which names what it found
             problems.append(f"{place}: {message}" if place else message)
         else:
             message = message.replace("Input should be", "expected")
@@ -99,7 +99,7 @@ def described(error: ValidationError, kind: Any) -> str:
 
 
 def _beside(place: tuple[int | str, ...], owner: Any) -> str:
-    """Names of the settings beside the one at a place in those of a dataclass."""
+    """Names of the settings next to the one at a place in a dataclass's settings."""
     named = False  # whether the next part is a name that the user chose
     for part in place[:-1]:
         hints = get_type_hints(owner)
@@ -112,14 +112,14 @@ def _beside(place: tuple[int | str, ...], owner: Any) -> str:
 
 
 def _dataclass_in(hint: Any) -> Any:
-    """The dataclass that a type is, or has in it."""
+    """The dataclass that a type is or contains."""
     if is_dataclass(hint):
         return hint
     return next((inner for part in get_args(hint) if (inner := _dataclass_in(part))), None)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as settings need it: names are text, each once, and nothing has a tag."""
+    """YAML for settings: names are text and unique, and tags are not accepted."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
@@ -141,7 +141,7 @@ class _Loader(yaml.SafeLoader):
         raise yaml.MarkedYAMLError(problem=message, problem_mark=where.start_mark)
 
 
-# Of YAML 1.1 only what YAML 1.2 reads the same way: "no" is a label here, and 010 no number.
+# Only what YAML 1.1 and 1.2 read the same way: "no" is a label here, and 010 is not a number.
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("null", r"~|null|", ["~", "n", ""]),
@@ -162,15 +162,15 @@ def parse_yaml(text: str) -> Any:
     """Plain values from YAML text.
 
     Raises:
-        YAMLError: it is not YAML, or more than its plain part.
+        YAMLError: it is not YAML, or uses more than the plain subset.
     """
     return yaml.load(text, Loader=_Loader)
 
 
 def located_path(text: str, folder: Path) -> str:
-    """A path of a file of settings made absolute, beginning at ``folder``.
+    """A path from a settings file made absolute, relative to ``folder``.
 
-    ``~`` is the user's folder, ``${NAME}`` the variable of that name in the environment.
+    ``~`` is the user's folder, ``${NAME}`` the environment variable of that name.
 
     Raises:
         InputError: there is no such variable or user.
@@ -188,7 +188,7 @@ def located_path(text: str, folder: Path) -> str:
 
 
 def located_folder(text: str, folder: Path) -> str:
-    """The same for a folder that may be the id of something on a hub, where there is none.
+    """`located_path` for a folder; if there is none, the text may be a hub id.
 
     Raises:
         InputError: see `located_path`.

@@ -334,7 +334,7 @@ def test_the_json_form_is_readable(tmp_path: Path) -> None:
 
 
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected the ending \.json or \.safetensors"):
+    with pytest.raises(InputError, match=r"expected the suffix \.json or \.safetensors"):
         Mask.full(SHAPE).save(tmp_path / "mask.pt")
 
 

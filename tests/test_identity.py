@@ -74,7 +74,7 @@ def test_an_identity_that_is_none_is_refused(tmp_path: Path, identity: Any) -> N
 
 def test_metadata_cannot_pass_for_an_identity(tmp_path: Path) -> None:
     for name in ("mask.json", "mask.safetensors"):
-        with pytest.raises(InputError, match="metadata has an entry 'identity'"):
+        with pytest.raises(InputError, match="metadata has a reserved entry 'identity'"):
             FULL.save(tmp_path / name, {"identity": json.dumps(asdict(HERE))})
     assert not list(tmp_path.iterdir())
 
@@ -105,7 +105,7 @@ def test_masks_of_two_models_do_not_mix() -> None:
     assert same_model([FULL, FOUND]) == HERE
     with pytest.raises(
         MismatchError,
-        match=r": mask 1 and mask 3 were found .*.*aaaaaaaaaaaa against bbbbbbbbbbbb: take",
+        match=r": mask 1 and mask 3 were made .*.*aaaaaaaaaaaa against bbbbbbbbbbbb; use",
     ):
         same_model([FOUND, FULL, FOREIGN])
 
@@ -119,7 +119,7 @@ def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
     with torch.no_grad(), masked(case.model, mask.with_identity(None), means) as run:
         assert torch.equal(got, run(batch))
     message = (
-        "mask: found on another model; in the mask and in the model differ: weights .* against "
+        "mask: made for another model, which differs in weights .* against "
         r".*, load it with any_model=True$"
     )
     batch = {name: tensor for name, tensor in batch.items() if name != "token_type_ids"}
@@ -139,7 +139,7 @@ def test_sets_of_masks_are_those_of_the_model(cases: Cases, tmp_path: Path) -> N
     assert as_sets([mask], case.model) == [ComponentSet.of(["0.1", "1.mlp"])]
     small = Mask.full(ModelShape(1, 4)).without("0.1")  # its components are there, by chance
     data = [{**padded(texts()), "labels": torch.zeros(5, dtype=torch.long)}]
-    for each, message in ((mask, "found on another model"), (small, "mask has 1 layers x 4 heads")):
+    for each, message in ((mask, "made for another model"), (small, "mask has 1 layers x 4 heads")):
         for wanted in ([each], {"a": each}):
             with pytest.raises(MismatchError, match=message):
                 sweep(other.model, wanted, data, fill="zero")
@@ -148,7 +148,7 @@ def test_sets_of_masks_are_those_of_the_model(cases: Cases, tmp_path: Path) -> N
 def test_a_mask_is_exported_from_its_own_checkpoint_only(cases: Cases, tmp_path: Path) -> None:
     case, mask = cases.get("bert"), found_on(cases.get("bert"))
     export_checkpoint(case.path, tmp_path / "own", mask, fill="zero")
-    with pytest.raises(MismatchError, match="mask: found on another model"):
+    with pytest.raises(MismatchError, match="mask: made for another model"):
         export_checkpoint(cases.path("roberta"), tmp_path / "out", mask, fill="zero")
     assert not (tmp_path / "out").exists()
     free = mask.with_identity(None)

@@ -84,7 +84,7 @@ def test_what_is_damaged_is_done_again(tmp_path: Path, damage: str) -> None:
     if damage in ("half", "changed"):
         kept.save(TENSORS)
     BROKEN[damage](kept.path)
-    with pytest.warns(MechcoreWarning, match="is damaged .*; its work is done again"):
+    with pytest.warns(MechcoreWarning, match="damaged .*; repeating its work"):
         assert kept.restore() is None
     kept.save(TENSORS)
     assert kept.restore() is not None
@@ -198,5 +198,5 @@ def test_fills_of_ones_own_are_known_by_their_code() -> None:
         assert found[-1] == known_fill("own")
         FILLS.remove("own")
     assert found[0][2] != found[1][2]
-    with pytest.raises(InputError, match="tell fills by their names"):
+    with pytest.raises(InputError, match="partial results need a registered fill"):
         known_fill(_Half)

@@ -35,7 +35,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(InputError) as error:
         colours()["redd"]
     assert str(error.value) == (
-        "colour 'redd': unknown (did you mean 'red'?); expected one of red, or one added in the "
+        "colour 'redd': unknown (did you mean 'red'?); expected one of red, or one from the "
         "entry point group mechcore.colours"
     )
 

@@ -180,7 +180,7 @@ def masks_of(request: Any, change: Callable[..., Any]) -> Any:
         ),
         (partial(changed, target_sparsity=0.5), "gives the targets and seeds"),
         (drifting, "drifting-s0.25-seed1 has another mask the second time; expected the same"),
-        (partial(changed, method="Mine"), "subnetwork file .*: holds a mask, but not its"),
+        (partial(changed, method="Mine"), "subnetwork file .*: found a mask without its"),
         (partial(changed, scores=torch.ones(2)), "subnetwork file .*"),
         (partial(masks_of, change=lambda v: v.mul_(0.5)), ".* a mask of 10.5; expected 21 ones of"),
         (partial(masks_of, change=lambda v: v.fill_(1)), ".* a mask of 28; expected 21 ones of 28"),

@@ -1,4 +1,4 @@
-"""What is cut out of a model: sets of components, or of paths between them."""
+"""Sets of components, or of paths between them, to ablate or cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mechcore.models.model_identity import check_masks
 
 @dataclass(frozen=True)
 class ComponentSet:
-    """Components ablated together, in order, with a name for tables, if they are to have one.
+    """Components ablated together, in order, with an optional name for tables.
 
     >>> str(ComponentSet.of([Component(2, 1), Component(0, 3)]))
     'L0.H3+L2.H1'
@@ -62,7 +62,7 @@ CutLike: TypeAlias = SetLike | PathSet | Path
 def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None = None) -> list[Cut]:
     """Sets from lists of component names, masks, paths, or a dict of these by name.
 
-    Names of components separated by ``+`` in a string are one set, too; with ``>`` it is a set of
+    A string of component names separated by ``+`` is also a set; with ``>`` it is a set of
     paths, see `mechcore.components.paths.PathSet.of`.
 
     Args:
@@ -70,13 +70,13 @@ def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None =
         model: the TransformerLens model that the sets are for, to check masks against.
 
     Raises:
-        InputError: a name cannot be read, or a set or name comes twice.
-        MismatchError: a mask is another model's.
+        InputError: a name cannot be read, or a set or name is repeated.
+        MismatchError: a mask belongs to another model.
     """
     if isinstance(sets, (str, Mask, Component, ComponentSet, Path, PathSet)):
         raise InputError(
-            f"sets: found {type(sets).__name__} {str(sets)[:40]!r}; expected a list of sets: put "
-            "it into brackets"
+            f"sets: found {type(sets).__name__} {str(sets)[:40]!r}; expected a list of sets; put "
+            "it in brackets"
         )
     if not isinstance(sets, Mapping):
         sets = list(sets)

@@ -1,4 +1,4 @@
-"""Ready sets of components to sweep over."""
+"""Ready-made sets of components to ablate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mechcore.errors import InputError, check_seed, shown
 from mechcore.masking.blinding import runs_in_parallel
 
 MOST_EXACT = 10
-"""Components up to which all subsets are ablated."""
+"""Maximum number of components whose subsets are all ablated."""
 
 
 def singles(model: Any, *, heads: bool = True, mlps: bool = True) -> list[ComponentSet]:
@@ -30,7 +30,7 @@ def pairs(components: Iterable[ComponentLike]) -> list[ComponentSet]:
     """All pairs of ``components``.
 
     Raises:
-        InputError: there are fewer than two different ones.
+        InputError: there are fewer than two distinct components.
     """
     return subsets(components, sizes=(2,))
 
@@ -38,7 +38,7 @@ def pairs(components: Iterable[ComponentLike]) -> list[ComponentSet]:
 def subsets(
     components: Iterable[ComponentLike], sizes: Iterable[int] | None = None
 ) -> list[ComponentSet]:
-    """All subsets of ``components`` of these sizes; of all sizes from 1 by default.
+    """All subsets of ``components`` of these sizes; by default all sizes from 1.
 
     Raises:
         InputError: there are not enough components, or more than 10 without given sizes.
@@ -52,7 +52,7 @@ def subsets(
     wanted = list(range(1, len(chosen) + 1) if sizes is None else sizes)
     if not wanted or not all(1 <= size <= len(chosen) for size in wanted):
         raise InputError(
-            f"subsets: sizes {wanted} of {len(chosen)} different components; expected sizes from 1 "
+            f"subsets: sizes {wanted} of {len(chosen)} distinct components; expected sizes from 1 "
             "to their number"
         )
     return [ComponentSet(some) for size in wanted for some in itertools.combinations(chosen, size)]
@@ -66,15 +66,15 @@ def paths(
     inputs: Literal["all", "q", "k", "v", "qkv"] = "all",
     together: bool = True,
 ) -> list[PathSet]:
-    """Sets of paths to every receiver on its own, from those senders that run before it.
+    """Sets of paths to every single receiver, from the senders that run before it.
 
     Args:
         senders: components, their names, or ``heads``, ``mlps`` or ``all`` of the model.
-        receivers: likewise; also ``answer``, which is one of ``all``.
-        model: whose paths they are.
-        inputs: what of heads is blind: ``"all"``, ``"q"``, ``"k"`` or ``"v"``, or ``"qkv"`` for
-            each of the three; MLP layers and the answer have one input.
-        together: whether a receiver is blind to all senders at once, or to each in turn.
+        receivers: likewise; also ``answer``, which ``all`` includes.
+        model: the model.
+        inputs: the blind inputs of heads: ``"all"``, ``"q"``, ``"k"`` or ``"v"``, or ``"qkv"`` for
+            the three in turn; MLP layers and the answer have one input.
+        together: whether a receiver is blind to all senders at once, or to one at a time.
 
     Raises:
         InputError: no sender runs before any receiver, or there is no such component.
@@ -103,7 +103,7 @@ def paths(
 
 
 def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
-    """Names, with those of a kind of component in its place."""
+    """Names, with kinds of components replaced by their members."""
     named: list[Any] = []
     listed = isinstance(given, Iterable) and not isinstance(given, str)
     for name in given if listed else [given]:
@@ -123,18 +123,18 @@ def matched_random(
     """Random sets of other components: as many heads of each layer, and as many MLPs.
 
     Args:
-        components: the set that they are controls of.
+        components: the set to match.
         model: a TransformerLens model, or its shape.
-        n: how many sets, all different.
-        fewer: return all there are, perhaps none, where there are not as many.
-        seed: of the draw.
+        n: number of distinct sets.
+        fewer: return fewer, perhaps none, if fewer exist.
+        seed: seed of the draw.
 
     Returns:
         ``"random 1"`` and so on.
 
     Raises:
-        InputError: a component is out of range; or, unless ``fewer`` may be returned, a layer or
-            the model has too few other components, or there are not as many different sets.
+        InputError: a component is out of range; or, without ``fewer``, a layer or
+            the model has too few other components, or fewer distinct sets exist.
     """
     shape, chosen = ModelShape.of(model), set(parse_components(components))
     for component in chosen:
@@ -151,12 +151,12 @@ def matched_random(
     for pool, size in zip(pools, sizes, strict=True):
         if n and size > len(pool):
             raise InputError(
-                f"matched random sets: {size} of {len(pool)} other components wanted among "
-                f"{', '.join(map(str, pool)) or 'none'}; expected a smaller set"
+                f"matched random sets: {size} other components needed, but {len(pool)} available "
+                f"({', '.join(map(str, pool)) or 'none'}); expected a smaller set"
             )
     if n > n_different:
         raise InputError(
-            f"matched random sets: only {n_different} different ones found, {n} wanted; ask for "
+            f"matched random sets: only {n_different} distinct ones exist, {n} requested; request "
             "fewer"
         )
     drawn: dict[ComponentSet, None] = {}  # in order

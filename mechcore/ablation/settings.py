@@ -10,19 +10,19 @@ from mechcore.settings import check, setting
 
 SCREENING_EXAMPLES = 256
 GUARANTEE = 0.05
-"""Of races, unless another is given."""
+"""Default error rate of races."""
 
 OOD_MEAN = "ood_mean"
 """Suffix of out-of-domain columns whose fill is the mean of the out-of-domain texts."""
 
 
 ROLES_NAME = "roles"
-"""What the roles of components are called in tables and messages."""
+"""Names of component roles in tables and messages."""
 
 
 @dataclass(frozen=True)
 class RoleSettings:
-    """How roles are judged."""
+    """How to judge roles."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -37,7 +37,7 @@ class RoleSettings:
     )
     least: float = setting(
         0.01,
-        "Roles: least effect of interest, as a share of balanced accuracy.",
+        "Roles: smallest effect of interest, as a share of balanced accuracy.",
         "--least-effect",
         rare=True,
         above=0,
@@ -45,8 +45,7 @@ class RoleSettings:
     )
     minor: float = setting(
         0.25,
-        "Roles: share of the change in one domain up to which the change in the other counts as "
-        "absent.",
+        "Roles: a change below this share of the change in the other domain counts as absent.",
         "--minor-share",
         rare=True,
         above=0,

@@ -36,9 +36,9 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "effective_size": "mechcore.analyses.effective_size:EffectiveSize",
     },
 )
-"""Analyses by name, each after those that it needs."""
+"""Analyses by name, each listed after the analyses it needs."""
 
 
 def question_names() -> list[str]:
-    """Names of the analyses that can be asked alone."""
+    """Names of the analyses that can be run on their own."""
     return [name for name in ANALYSES if ANALYSES[name].question]

@@ -1,4 +1,4 @@
-"""What the core costs, or components in its place: ablated alone and together, beside others."""
+"""What ablating the core, or named components, costs: alone, together and against controls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ablation(Ablating, Analysis):
-    """What the core's heads, or named components, cost alone and together."""
+    """What ablating the core's heads, or named components, costs, alone and together."""
 
     kind = "ablation"
     title = "Ablation"
@@ -54,30 +54,32 @@ class Ablation(Ablating, Analysis):
     )
 
     components: tuple[str, ...] = setting(
-        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
+        (), "Components to ablate instead of the core: L1.H0,L2.MLP; or heads, mlps or all."
     )
     sets: tuple[str, ...] = setting((), "Further sets to ablate: L1.H0+L2.MLP,L0.H3+L1.H1.")
     subsets: bool = setting(
-        False, "Ablate all subsets of the components named, 10 at most, for their Shapley values."
+        False, "Ablate every subset of the named components (at most 10) for Shapley values."
     )
     max_joint: int = setting(
-        4, "Components to ablate in pairs, those that matter most out of domain.", least=0
+        4,
+        "Ablate all pairs of this many components, those that matter most out of domain.",
+        least=0,
     )
     max_non_core: int = setting(
         16,
-        "Other heads of the same layers, or MLPs, to ablate for comparison, drawn at random.",
+        "Number of random control components: other heads of the same layers, or other MLPs.",
         "--max-non-core",
         rare=True,
         least=0,
     )
     controls: int = setting(
         99,
-        "Random sets of as many other heads of the same layers, and MLPs, to compare all "
-        "components together with; all that exist, if there are fewer.",
+        "Number of random control sets with as many heads per layer, and MLPs, as the whole set; "
+        "fewer if fewer exist.",
         least=0,
     )
     control_examples: int = setting(
-        100, "Maximum number of examples of each test split for these.", least=1
+        100, "Maximum number of examples of each test split for the controls.", least=1
     )
     names: Mapping[str, str] = of_study()
     n_resamples: int = of_study()
@@ -93,23 +95,23 @@ class Ablation(Ablating, Analysis):
                 )
         if self.subsets and not self.components:
             raise InputError(
-                "ablation: subsets are those of components that are named, and none is; name 2 to "
+                "ablation: subsets is set, but no components are named; name 2 to "
                 "10 (--components), or leave subsets out"
             )
 
     def wants(self) -> Sequence[str]:
-        """See `MainStep.wants`; no core if components are named."""
+        """See `MainStep.wants`; the core is not needed if components are named."""
         return [name for name in self.needs if name != "core" or not self.components]
 
     def may_read(self) -> Sequence[str]:
-        """See `MainStep.may_read`; the core's heads are among what is swept."""
+        """See `MainStep.may_read`; the sweep includes the core's heads."""
         return () if self.components else self.reads
 
     def named(self, shape: ModelShape) -> list[Component]:
-        """The components that it names.
+        """The named components.
 
         Raises:
-            InputError: the model lacks one.
+            InputError: the model lacks one of them.
         """
         named: set[Component] = set()
         for name in self.components:
@@ -120,7 +122,7 @@ class Ablation(Ablating, Analysis):
 
     @property
     def further(self) -> list[ComponentSet]:
-        """The further sets."""
+        """The additional sets."""
         from mechcore.ablation import ComponentSet
 
         return [ComponentSet.of(text.split("+")) for text in self.sets]
@@ -163,7 +165,7 @@ class Ablation(Ablating, Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """Changes without components, alone and together, and beside others."""
+        """Changes from ablating components, alone, together and against controls."""
         tables = report.ablation_tables
         ablation, controls = run.table(cls.kind), run.filled("ablation_controls")
         if ablation is None:
@@ -179,8 +181,8 @@ class Ablation(Ablating, Analysis):
             what = tables.ablated(run).capitalize()
             yield report.Paragraph(f"{what}s are ablated in the full model, alone{together}.")
         else:
-            text = f"{run.no_core.capitalize()}, so no core head was ablated; the other heads show "
-            yield report.Paragraph(f"{text}what is usual.", note=True)
+            text = f"{run.no_core.capitalize()}, so no core head was ablated; other heads are "
+            yield report.Paragraph(f"{text}shown for reference.", note=True)
         yield from _drawings(ablation, n_sets)
         yield from report.groups.population_note(ablation)
         caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
@@ -192,7 +194,7 @@ class Ablation(Ablating, Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """What single components, and all of them, change out of domain."""
+        """The out-of-domain change from ablating single components, and all of them."""
         ablation, controls = run.filled(cls.kind), run.filled("ablation_controls")
         if ablation is not None:
             yield from _alone(run, ablation[ablation["subset"] == ALL], controls)
@@ -202,7 +204,7 @@ class Ablation(Ablating, Analysis):
 
     @classmethod
     def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
-        """The component that costs most out of domain."""
+        """The component whose ablation costs most out of domain."""
         ablation = run.filled(cls.kind)
         singles = None if ablation is None else _singles(ablation[ablation["subset"] == ALL])
         if singles is not None and len(singles) and singles["accuracy_change"].iloc[0] < 0:
@@ -215,7 +217,7 @@ class Ablation(Ablating, Analysis):
 
 
 def _singles(overall: pd.DataFrame) -> pd.DataFrame:
-    """Single components out of domain whose change of accuracy is known, the worst first."""
+    """Single components with a known out-of-domain accuracy change, worst first."""
     singles = overall[(overall["kind"] == report.SINGLE) & (overall["split"] == "ood")]
     return singles.dropna(subset=["accuracy_change"]).sort_values("accuracy_change", kind="stable")
 
@@ -223,24 +225,23 @@ def _singles(overall: pd.DataFrame) -> pd.DataFrame:
 def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[report.Block]:
 
     drawn = len(report.figures.sets_to_draw(ablation))
-    left_out = f" Drawn are {drawn} of {n_sets} sets, without joint sets of smaller changes."
+    left_out = f" {drawn} of {n_sets} sets are drawn; joint sets with smaller changes are omitted."
     left_out *= drawn < n_sets
     for metric in ("accuracy", "margin"):
         yield report.Drawing(
             report.figures.ablation_changes(ablation, metric),
             f"ablation-{metric}",
-            f"Change of {metric} over all examples without each set. To the left of zero the model "
+            f"Change in {metric} over all examples without each set. To the left of zero the model "
             f"is worse without it. Lines are 95 % intervals over examples.{left_out}",
-            f"Dot plot of the change of {metric} by set; its numbers are in the table below.",
+            f"Dot plot of the change in {metric} by set; its numbers are in the table below.",
         )
     for i, (split, data) in enumerate(report.groups.data_sets(ablation), start=1):
         if len(report.groups.subsets_of(ablation, split, data)) > 2:
             yield report.Drawing(
                 report.figures.ablation_by_subset(ablation, split, data),
                 f"ablation-subsets-{i}",
-                f"Change of accuracy in points by subset of {data} ({split_name(split)})."
-                f"{left_out}",
-                f"Heatmap of changes of accuracy, ablated sets by subsets of {data}; "
+                f"Change in accuracy (points) by subset of {data} ({split_name(split)}).{left_out}",
+                f"Heatmap of accuracy changes, ablated sets by subsets of {data}; "
                 "the numbers are in ablation.csv.",
                 fold=f"By subset of {data} (in-domain)" if split == "id" else "",
             )
@@ -268,19 +269,19 @@ def _alone(
             others = count(beside["n_controls"], f"other {kind}") + of
             change = effect(beside["control_change"], "accuracy")
             text += f". Ablating one of {others} changes it by {change} on average "
-            text += f"({p_value(beside['p_control'])} of so large a change among these)"
+            text += f"({p_value(beside['p_control'])} against these controls)"
         if not worst["accuracy_change_high"] < 0:  # nor where there is no interval
             text += ". The interval does not exclude zero, so this may be no effect at all"
         yield f"{text}. (Not corrected for selection.)" if len(singles) > 1 else f"{text}."
     if best["accuracy_change_low"] > 0:
         yield (
-            f"Without the {what} {best['set']} out-of-domain accuracy is higher: "
-            f"{_change(best)}, at {percent(best['accuracy'])}{_in_domain(overall, best['set'])}."
+            f"Ablating the {what} {best['set']} raises out-of-domain accuracy: "
+            f"{_change(best)}, to {percent(best['accuracy'])}{_in_domain(overall, best['set'])}."
         )
 
 
 def _beside(controls: pd.DataFrame | None, metric: str, name: str = "") -> pd.Series | None:
-    """A set out of domain beside its controls; without a name the largest set."""
+    """The out-of-domain row of a set and its controls; without a name, of the largest set."""
     if controls is None:
         return None
     rows = controls[(controls["split"] == "ood") & (controls["subset"] == ALL)]
@@ -290,7 +291,7 @@ def _beside(controls: pd.DataFrame | None, metric: str, name: str = "") -> pd.Se
 
 
 def _together(row: pd.Series, run: report.RunFolder) -> str:
-    """What all of them together cost out of domain, beside as many others."""
+    """What ablating all of them costs out of domain, against as many control components."""
     from mechcore.evaluation.p_values import FEW_CONTROLS
 
     members = row["set"].split("+")
@@ -299,13 +300,13 @@ def _together(row: pd.Series, run: report.RunFolder) -> str:
     others = "components of these kinds" if "MLP" in row["set"] else "heads of each layer"
     text = f"Without {what} the out-of-domain margin changes by {effect(row['change'], 'margin')}"
     if row["n_controls"] == 0:
-        return f"{text}; there are too few other {others} to compare that with."
+        return f"{text}; there are too few other {others} for a comparison."
     mean, low, high = (effect(row[f"control_{end}"], "margin") for end in ("change", "low", "high"))
     most = "95 %" if row["n_controls"] >= FEW_CONTROLS else "all"
     return (
         f"{text}, and without as many other {others} by {mean} on average ({most} of "
         f"{count(row['n_controls'], 'set')} between {low} and {high}, "
-        f"{p_value(row['p_control'])} of so large a change among these; n = {whole(row['n'])})."
+        f"{p_value(row['p_control'])} against these controls; n = {whole(row['n'])})."
     )
 
 

@@ -67,7 +67,7 @@ class Accuracy(Analysis):
 
     @classmethod
     def sections(cls, run: report.RunFolder) -> Iterator[report.Section]:
-        """Accuracy, and the subnetworks that it is measured of."""
+        """The accuracy section and the section on subnetworks."""
         yield from super().sections(run)
         names = ("subnetworks", "missing_masks", "accuracy_spread")
         files = [f"{name}.csv" for name in names if run.table(name) is not None]
@@ -85,8 +85,8 @@ class Accuracy(Analysis):
             for place in report.groups.places(accuracy):
                 if (label := report.groups.most_frequent(labels, *place)) is not None:
                     majority[place] = label[1]
-        stroke = " A grey stroke is the share of the most frequent label." if majority else ""
-        beside = "; most frequent label: accuracy of always answering it" if majority else ""
+        stroke = " A grey stroke marks the majority baseline." if majority else ""
+        beside = "; most frequent label: majority baseline" if majority else ""
         inside = (accuracy["split"] == "id") & (accuracy["subset"] != ALL)
         outer, inner = accuracy[~inside], accuracy[inside]
         parts = [(outer, "accuracy", "")]
@@ -97,13 +97,13 @@ class Accuracy(Analysis):
             yield report.Drawing(
                 report.figures.accuracy_by_subset(part, majority),
                 name,
-                f"Accuracy of the full model and of every subnetwork{on}. The line through the "
-                f"dots of one target sparsity joins its lowest and highest seed.{stroke}",
+                f"Accuracy of the full model and of every subnetwork{on}. A line through the "
+                f"dots of one target sparsity spans its seeds.{stroke}",
                 f"Dot plot of accuracy by data set and subset{on}; its numbers are in a table "
                 "below.",
                 fold=f"Accuracy{on} (in-domain)" if on else "",
             )
-        over = "for subnetworks the lowest and highest over seeds"
+        over = "for subnetworks, the range over seeds"
         yield _table(accuracy, "accuracy", f"Accuracy (%); {over}{beside}", majority)
         caption = f"Margin (nats): mean log-odds of the correct classes; {over}"
         yield _table(accuracy, "margin", caption, {})
@@ -112,7 +112,7 @@ class Accuracy(Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """Of the full model over groups of subsets, of subnetworks, and what is odd about these."""
+        """Accuracy of the full model by group of subsets, of subnetworks, and what looks odd."""
         yield from _group_sentence(run)
         yield from _subnetwork_sentences(run)
         yield from _notes(run)
@@ -165,8 +165,8 @@ def _groups(groups: pd.DataFrame) -> report.Table:
         cells = _cells(part, GROUP_ACCURACY["accuracy"], target_sparsities, mean=True)
         rows.append([str(group), *cells, whole(first["n_subsets"]), _names(first["subsets"])])
     header = ["group", *_models(target_sparsities), "subsets", "which"]
-    caption = "Means over groups of subsets (accuracy, every subset counting the same); for "
-    caption += "subnetworks the mean, lowest and highest over seeds"
+    caption = "Accuracy macro-averaged over groups of subsets; for "
+    caption += "subnetworks, the mean and range over seeds"
     return report.Table(caption, header, rows, frozenset({0, len(header) - 1}))
 
 
@@ -201,8 +201,8 @@ def _subnetworks(run: report.RunFolder) -> Iterator[report.Block]:
     for text in _notes(run):
         yield report.Paragraph(text, note=True)
     if subnetworks is not None:
-        caption = "Every subnetwork: what it keeps, its divergence from the full model's answers "
-        caption += "(KL), and its accuracy over all examples"
+        caption = "Every subnetwork: components kept, KL divergence from the full model, "
+        caption += "and accuracy over all examples"
         columns = ["subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity"]
         columns += ["heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy"]
         schema = run.schemas["subnetworks"]
@@ -216,7 +216,7 @@ def _subnetworks(run: report.RunFolder) -> Iterator[report.Block]:
 
 
 def _group_sentence(run: report.RunFolder) -> Iterator[str]:
-    """Means of the full model over the groups of subsets, and over which subsets they are."""
+    """The full model's mean accuracy over each group of subsets, with the group's members."""
     if (table := run.filled("group_accuracy")) is None:
         return
     full = table[table["subnetwork"] == FULL]
@@ -234,7 +234,7 @@ def _group_sentence(run: report.RunFolder) -> Iterator[str]:
 
 
 def _subnetwork_sentences(run: report.RunFolder) -> Iterator[str]:
-    """How accurate the subnetworks of each sparsity are, and how far apart on both labels."""
+    """Accuracy of the subnetworks of each sparsity, and how much seeds differ."""
     if (accuracy := run.filled("accuracy")) is None:
         return
     pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
@@ -246,13 +246,13 @@ def _subnetwork_sentences(run: report.RunFolder) -> Iterator[str]:
             parts.append(f"{shares} {split_name(split)} ({data}{_apart(rows)})")
         seeds = count(part["subnetwork"].nunique(), "seed")
         yield (
-            f"Subnetworks pruned to a target of {sparsity(float(str(target_sparsity)))} ({seeds}) "
-            f"have an accuracy of {listed(parts)}."
+            f"Subnetworks with a target sparsity of {sparsity(float(str(target_sparsity)))} "
+            f"({seeds}) reach an accuracy of {listed(parts)}."
         )
 
 
 def _apart(rows: pd.DataFrame) -> str:
-    """How far subnetworks are apart, in what a moved threshold changes and in what it does not."""
+    """How much subnetworks differ, in accuracy and in information, which no threshold changes."""
     from mechcore.subnetworks.core import BOTH_LABELS
 
     if len(rows) < 2:
@@ -261,21 +261,21 @@ def _apart(rows: pd.DataFrame) -> str:
     known = rows[names].dropna(axis="columns")
     text, *both = (f"{number(100 * p, 1)}{SPACE}points" for p in known.max() - known.min())
     if len(known.columns) < len(names):
-        return f", {text} apart, perhaps by a moved threshold alone: too few examples of some label"
-    also = f", {both[0]} with labels weighed alike, {both[1]} in information" if both else ""
-    return f", {text} apart{also}"
+        return f", a spread of {text}, perhaps only a moved threshold: a label has too few examples"
+    also = f", {both[0]} in balanced accuracy, {both[1]} in information" if both else ""
+    return f", a spread of {text}{also}"
 
 
 def _notes(run: report.RunFolder) -> Iterator[str]:
-    """Which masks are missing, and which subnetworks do far worse than those of other seeds."""
+    """Missing masks, and subnetworks that do far worse than those of other seeds."""
     from mechcore.subnetworks.outliers import outliers
 
     subnetworks, missing = run.filled("subnetworks"), run.filled("missing_masks")
     if missing is not None:
         names, n = listed(missing["subnetwork"].tolist()), len(missing)
         left = [] if subnetworks is None else subnetworks["target_sparsity"].tolist()
-        text = f"Training failed for {n} of {count(n + len(left), 'mask')} ({names}); everything "
-        text += f"here is about {'the others' if left else 'the full model'}."
+        text = f"Training failed for {n} of {count(n + len(left), 'mask')} ({names}); this report "
+        text += f"covers {'the others' if left else 'only the full model'}."
         if gone := sorted({*missing["target_sparsity"]} - {*left}):
             text += f" No mask of target sparsity {listed([*map(sparsity, gone)])} is left."
         yield text

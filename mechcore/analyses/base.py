@@ -1,9 +1,9 @@
-"""What an analysis is: a question about a model, with all that follows from it in one class.
+"""The base class of analyses: one question about a model, defined in one class.
 
-An analysis is a frozen dataclass. Fields described by `mechcore.settings.setting` are the user's,
-those that are `of_study` the study's. From the class follow a job in the store, an entry under
-``analyses`` in a study's file, a command, a method of the lab, sections of the page and lines of
-its summary.
+An analysis is a frozen dataclass. Users set the fields described by `mechcore.settings.setting`;
+fields that are `of_study` take the study's values. From the class follow a job in the store, an
+entry under ``analyses`` in a study's file, a command, a method of the lab, sections of the page
+and lines of its summary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def of_study() -> Any:
-    """A field whose value is the study's, by its name.
+    """A field that takes the study's value of the same name.
 
     These are ``seed`` (of draws), ``n_resamples`` (of the bootstrap), ``batch_size``, ``fill``,
     ``names`` (of the data in tables, by split) and ``groups`` (of out-of-domain subsets, by name).
@@ -42,7 +42,7 @@ def of_study() -> Any:
 
 
 class tables_in:
-    """The schemas at ``module:NAME``, imported when they are asked for."""
+    """The schemas at ``module:NAME``, imported on first use."""
 
     def __init__(self, *places: str) -> None:
         self.places = places
@@ -52,11 +52,11 @@ class tables_in:
 
 
 class Planning(Protocol):
-    """What an analysis plans its jobs with."""
+    """The interface through which an analysis plans its jobs."""
 
     @property
     def known(self) -> Mapping[str, Job]:
-        """The jobs so far, by what others need them as."""
+        """The jobs planned so far, by the name under which others need them."""
 
     @property
     def fill(self) -> str:
@@ -64,7 +64,7 @@ class Planning(Protocol):
 
     @property
     def splits(self) -> Sequence[str]:
-        """The data that there are, of ``"train"``, ``"id"`` and ``"ood"``."""
+        """The available splits, of ``"train"``, ``"id"`` and ``"ood"``."""
 
     def job(
         self,
@@ -74,13 +74,13 @@ class Planning(Protocol):
         splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
-        """A job of a step, with what is `of_study` filled in.
+        """A job for a step, with its `of_study` fields filled in.
 
         Args:
-            step: what is done.
-            needs: jobs that it needs, beside those that the step names.
-            splits: the data that it reads, in place of those of the step.
-            label: for people, in place of that of the step.
+            step: the step to run.
+            needs: jobs it needs, besides those the step names.
+            splits: the splits it reads, in place of the step's.
+            label: the displayed label, in place of the step's.
         """
 
     def means(self, split: str) -> Job:
@@ -98,25 +98,25 @@ class Planning(Protocol):
         seeds: Sequence[int] | None,
         prune: PruneSettings | None,
     ) -> Mapping[Any, Job]:
-        """Accuracies of each checkpoint and its subnetworks; None is the study's own setting."""
+        """Accuracies of each checkpoint and its subnetworks; None takes the study's setting."""
 
 
 class Analysis(MainStep):
     """A question about a model.
 
     Attributes:
-        kind: its name everywhere: in the store, in files, as a command and as a method.
+        kind: its name in the store, in files, as a command and as a method.
         section: id of its section on the page; the kind by default.
-        title: of its section.
-        opens: its section stands before the summary, together with those of others that do.
-        first: its section and its lines of the summary stand before those of others.
-        always: it cannot be left out, and has no settings.
-        question: it can be asked alone, by a command and a method; else the planner makes its job.
-        study_options: settings of the study that its command has options for, too.
-        asked: a study asks for it by name; others are done unless they are left out.
+        title: title of its section.
+        opens: whether its section precedes the summary.
+        first: whether its section and summary lines precede those of others.
+        always: whether it always runs; it then has no settings.
+        question: whether it has a command and a method of its own; else only studies run it.
+        study_options: study settings that its command also has options for.
+        asked: whether it runs only when a study names it; others run unless excluded.
         needs, reads, beside, answers, splits: see `MainStep`.
-        schemas: of its tables.
-        shows: names of those that its section is made from; all by default.
+        schemas: the schemas of its tables.
+        shows: names of the tables its section is made from; all by default.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -133,22 +133,22 @@ class Analysis(MainStep):
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
-        """Whether it can be done with a fill."""
+        """Whether the analysis supports a fill."""
         del fill
         return True
 
     def check_inputs(self, inputs: Inputs) -> None:
-        """Make sure, before any work, that its settings suit the model and the data.
+        """Check the settings against the model and the data, before any work.
 
         Raises:
-            InputError: they do not.
+            InputError: the settings do not fit them.
         """
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
-        """Its tables by name, from what `mechcore.steps.base` reads of the job.
+        """Compute its tables, by name, from what `mechcore.steps.base` reads of the job.
 
         Raises:
-            MechcoreError: it cannot be done.
+            MechcoreError: the analysis cannot be computed.
         """
         raise NotImplementedError
 
@@ -157,18 +157,18 @@ class Analysis(MainStep):
         work.write_tables(self.compute(work))
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """Its jobs, each with what others need it as; here itself alone."""
+        """Its jobs, each under the name by which others need it; by default only itself."""
         yield self.kind, plan.job(self)
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterable[report.Block]:
-        """What the page and the notebook show of it; none where a run lacks its tables."""
+        """The blocks that page and notebook show; none where a run lacks its tables."""
         del run
         return ()
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterable[str]:
-        """What it found, a sentence each, for the summary; the first is its headline."""
+        """Its results for the summary, one sentence each; the first is its headline."""
         del run
         return ()
 
@@ -180,7 +180,7 @@ class Analysis(MainStep):
 
     @classmethod
     def sections(cls, run: report.RunFolder) -> Iterator[report.Section]:
-        """Its sections of the page; here one of its blocks."""
+        """Its sections of the page; by default one, made of its blocks."""
         blocks: Sequence[report.Block] = [*cls.blocks(run)]
         if blocks:
             names = cls.shows or [schema.name for schema in cls.schemas]
@@ -190,7 +190,7 @@ class Analysis(MainStep):
 
 @dataclass(frozen=True)
 class Ablating(MainStep):
-    """What steps that ablate components have in common: ``fill`` replaces what is ablated."""
+    """Base of steps that ablate components: ``fill`` replaces the ablated outputs."""
 
     seed: int = of_study()
     batch_size: int = of_study()
@@ -210,7 +210,7 @@ class Ablating(MainStep):
         split: str,
         state: Path | None = None,
     ) -> Ablations:
-        """`mechcore.ablate`, of components or paths, on the test data of a split."""
+        """`mechcore.ablate` components or paths on the test data of a split."""
         from mechcore.ablation import ablate
 
         data, names = inputs.data[split], inputs.config.class_names

@@ -55,7 +55,7 @@ class Core(Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """The core against chance and its heads, and in how many subnetworks each component is."""
+        """The core against chance, its heads, and how many subnetworks keep each component."""
         from mechcore.tables import Column
 
         summary, core = run.filled("core_summary"), run.filled("core")
@@ -79,25 +79,25 @@ class Core(Analysis):
             yield report.Drawing(
                 report.figures.head_frequency(frequency, run.core),
                 "head-frequency",
-                "In how many seeds each component is kept"
+                "Number of seeds that keep each component"
                 + ("; core heads are outlined." if run.core else "."),
                 "Heatmap, layer by head, of how many seeds keep each component; the numbers are in "
                 "head_frequency.csv.",
-                fold=f"How many seeds keep each component{report.AS_FIGURE}",
+                fold=f"Number of seeds that keep each component{report.AS_FIGURE}",
             )
         if overlap is not None:
             yield report.Drawing(
                 report.subnetwork_figures.head_overlap(overlap),
                 "head-overlap",
-                "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a "
-                f"share of the heads of either).{_by_chance(overlap)}",
-                "Heatmap of the Jaccard index of every two subnetworks; the numbers are in "
+                "Overlap of the heads of every pair of subnetworks (Jaccard index: shared heads as "
+                f"a share of the heads of either).{_by_chance(overlap)}",
+                "Heatmap of the Jaccard index of every pair of subnetworks; the numbers are in "
                 "head_overlap.csv.",
             )
 
     @classmethod
     def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
-        """Its size, and that by chance."""
+        """The size of the core, and the size expected by chance."""
         if (summary := run.filled("core_summary")) is None:
             return
         row = summary.iloc[0]
@@ -115,36 +115,36 @@ class Core(Analysis):
         row = summary.iloc[0]
         n, size = row["n_subnetworks"], row["core_size"]
         all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
-        text = f"The heuristic core is empty: no head is in {all_of}."
+        text = f"The heuristic core is empty: no head is kept by {all_of}."
         if size:
             text = (
                 f"{whole(size)} of {count(row['n_heads'], 'head')} {'is' if size == 1 else 'are'}"
             )
             text += f" in {all_of}: {', '.join(run.core)}."
         if run.of_one_draw:
-            text += " All subnetworks are of one seed or ranking, so that they share heads "
-            text += "whatever matters: take several seeds."
+            text += " All subnetworks come from one seed or ranking, so they share heads "
+            text += "regardless of what matters: use several seeds."
         elif n == 1:
             text += " With one subnetwork, its heads are the core by definition."
         else:
             text += (
-                " If the subnetworks of each seed kept as many heads of each layer, picked at "
-                f"random, {small(row['expected_by_chance'])} would be shared by all on average "
+                " If every seed's subnetworks kept the same number of heads per layer at "
+                f"random, all would share {small(row['expected_by_chance'])} on average "
                 f"({p_value(row['p_value'])})."
             )
             if size and row["p_value"] >= SIGNIFICANT:
-                text += " That p-value is not small: a core of this size is no evidence that the "
+                text += " A core of this size is therefore no evidence that the "
                 text += "subnetworks share more heads than by chance."
             if core is not None and "rate_low" in core:
                 text += (
                     f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])}"
                 )
-                text += " of further seeds (lower bound of 95 %, for one head)."
+                text += " of further seeds (95 % lower bound, per head)."
         yield text
 
 
 def _agreement(summary: pd.Series) -> Iterator[str]:
-    """How alike the lowest and the highest target sparsity are in what they keep."""
+    """How well the lowest and the highest target sparsity agree on what to keep."""
     import pandas as pd
 
     rho, p = summary["spearman_rho"], summary["spearman_p"]
@@ -156,13 +156,13 @@ def _agreement(summary: pd.Series) -> Iterator[str]:
         f"({high}) correlates with Spearman's rho = {number(rho)}"
     )
     if pd.isna(p):
-        yield f"{text}. It has no p-value, since the two share seeds or a ranking."
+        yield f"{text}; there is no p-value, since both share seeds or a ranking."
     else:
         yield f"{text} ({p_value(p)})."
 
 
 def _by_chance(overlap: pd.DataFrame) -> str:
-    """How far pairs of subnetworks are alike beside random ones."""
+    """How similar pairs of subnetworks are, against random ones."""
     apart = overlap[overlap["p_value"].notna()]
     n_alike = len(overlap) - len(apart)
     text = ""
@@ -170,13 +170,13 @@ def _by_chance(overlap: pd.DataFrame) -> str:
         mean, chance = map(number, apart[["jaccard", "expected"]].mean())
         beyond = int((apart["p_value"] < SIGNIFICANT).sum())
         text = (
-            f" On average {mean}; as many random heads of each layer would share {chance}. Of "
-            f"{count(len(apart), 'pair')}, {whole(beyond)} share more than by that chance "
-            f"(p < {SIGNIFICANT:g}, not corrected for how many pairs there are)."
+            f" The mean is {mean}; with as many random heads per layer it would be {chance}. Of "
+            f"{count(len(apart), 'pair')}, {whole(beyond)} share more than by chance "
+            f"(p < {SIGNIFICANT:g}, not corrected for multiple comparisons)."
         )
     if n_alike:
         text += (
-            f" {count(n_alike, 'pair')} of one seed or ranking, which are alike whatever matters, "
-            "cannot be compared with chance."
+            f" {count(n_alike, 'pair')} from one seed or ranking cannot be compared with chance, "
+            "because they are alike regardless."
         )
     return text

@@ -1,4 +1,4 @@
-"""What a study works on: its model, how many examples, cut or not, the balance of labels."""
+"""What a study works on: its model, its examples, truncation and label balance."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 DATA_TABLE = Schema(
     "data",
-    "How many examples of each label every subset has.",
+    "Number of examples of each label in every subset.",
     (
         *PLACE,
-        Column("label", "text", "empty where training data have none"),
+        Column("label", "text", "empty where the training data have no labels"),
         N,
         Column("share", "share", "of the subset's examples"),
     ),
@@ -34,8 +34,8 @@ _MOST_LABELS = 4
 _MOST_ROWS = 20
 
 _NO_SUBSETS = (
-    "The data have no subsets. Where a column divides them, such as by the kind of example, name "
-    "it with --columns subset=NAME, and every figure is given for each subset, too."
+    "The data have no subsets. If a column gives the kind of each example, name it with "
+    "--columns subset=NAME to report every figure by subset as well."
 )
 
 
@@ -53,7 +53,7 @@ class Describe(Analysis):
 
     names: Mapping[str, str]
     judges: bool
-    """Whether components get a role, for which a warning says that examples are too few."""
+    """Whether components get a role; if so, warn when examples are too few."""
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
@@ -91,8 +91,8 @@ class Describe(Analysis):
             reason = reason_against(readout.correct_classes(inputs.data[split]).numpy())
             if reason.startswith(TOO_FEW):
                 warn(
-                    f"{PLACES[split]}: {reason} to measure information, and so to say what "
-                    f"components do; draw or add more (--max-{split})"
+                    f"{PLACES[split]}: {reason} to measure information and so to assign roles; "
+                    f"draw or add more examples (--max-{split})"
                 )
         mapping = {split: readout.mapping for split, readout in readouts.items()}
         content = {"model": facts, "data": data, "label_mapping": mapping}
@@ -109,7 +109,7 @@ class Describe(Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """How many examples of what the run read, how many were cut, and the balance of labels."""
+        """The data read, how many texts were cut, and the label balance."""
         if (table := run.filled("data")) is None:
             return
         yield from map(report.Paragraph, cls.headlines(run))
@@ -130,31 +130,26 @@ class Describe(Analysis):
                 labels = report.groups.labels_in(table, split, data, subset)
                 by_subset.append([name, subset, whole(labels.sum()), _balance(labels)])
         header = ["data", "examples", "of available", "texts cut", "subsets", "labels"]
-        yield report.Table(
-            "The data, and the balance of their labels", header, overview, frozenset({0, 5})
-        )
+        yield report.Table("The data and their label balance", header, overview, frozenset({0, 5}))
         if not by_subset:
             yield report.Paragraph(_NO_SUBSETS, note=True)
             return
         header = ["data", "subset", "n", "labels"]
-        caption, folded = "Every subset, and the balance of its labels", len(by_subset) > _MOST_ROWS
+        caption, folded = "Every subset and its label balance", len(by_subset) > _MOST_ROWS
         yield report.Table(caption, header, by_subset, frozenset({0, 1, 3}), folded=folded)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """How often the most frequent label alone is right, for all test data in one sentence."""
+        """The majority baseline of all test data, in one sentence."""
         table, parts = run.filled("data"), []
         if table is None:
             return
         for split, data in _data_sets(table):
             if split != "train" and (most := report.groups.most_frequent(table, split, data)):
                 label, share = most
-                parts.append(f"{percent(share)} of {data} ({split_name(split)}: {label})")
+                parts.append(f"{percent(share)} on {data} ({split_name(split)}: {label})")
         if parts:
-            yield (
-                f"Always answering the most frequent label is right for {listed(parts)}. "
-                "Compare accuracies with this baseline."
-            )
+            yield (f"Majority baseline: {listed(parts)}.")
 
 
 def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
@@ -164,7 +159,7 @@ def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _cut_texts(run: report.RunFolder, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """How many texts were cut, a sentence each, and whether any was."""
+    """How many texts of each split were cut, one sentence per split, and whether any was."""
     settings = run.config.get("settings") or {}
     length = (settings.get("model") or {}).get("max_length")
     where = f" at {whole(length)} tokens" if length else ""

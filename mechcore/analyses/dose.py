@@ -1,4 +1,4 @@
-"""Whether a component's effect grows with how much of it is ablated, and what is repaired."""
+"""Whether a component's effect grows with the ablation dose, and what later layers repair."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Dose(Ablating, Analysis):
 
     components: int = setting(
         6,
-        "Components, those whose role matters most, that are ablated by degrees, see "
+        "Number of components to ablate by degrees, those whose roles matter most; see "
         "`mechcore.ablation.effects.dose`.",
         least=1,
     )
-    max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)
+    max_examples: int = setting(300, "Maximum number of examples of each test split.", least=1)
     n_resamples: int = of_study()
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Dose(Ablating, Analysis):
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
-        """The answer cannot be cut off with outputs on other examples."""
+        """Fills from other examples are not supported: they cannot cut paths to the answer."""
         return fill != "counterfactual"
 
     def passes(self, job: Job, size: Size) -> float:
@@ -73,7 +73,7 @@ class Dose(Ablating, Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """The changes by dose, component and data set."""
+        """Changes by dose, component and data set."""
         from mechcore.ablation.effects.dose import DOSE, DOSES
 
         if (table := run.filled("dose")) is None:
@@ -87,7 +87,7 @@ class Dose(Ablating, Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """How many change the margin more with every dose, and which are repaired."""
+        """How many components act monotonically, and which ones later components repair."""
         from mechcore.ablation.effects.dose import MONOTONE, NOT_MONOTONE, repairs
 
         if (table := run.filled("dose")) is None:
@@ -95,15 +95,15 @@ class Dose(Ablating, Analysis):
         for split in OUT_FIRST:
             part = table[table["split"] == split]
             states = part["monotone"].value_counts()
-            text = f"Ablated by degrees {PLACES[split]}, {states.get(MONOTONE, 0)} of "
+            text = f"{PLACES[split].capitalize()}, {states.get(MONOTONE, 0)} of "
             text += f"{count(len(part), 'component')} change the margin more with every dose"
             if NOT_MONOTONE in states:
-                text += f", and {states[NOT_MONOTONE]} are shown not to"
+                text += f"; for {states[NOT_MONOTONE]} the change is shown not to be monotone"
             named = [_repaired(row) for _, row in part.iterrows() if repairs(row)]
             yield f"{text}. " + (
                 f"Later components repair part of the direct effect of {listed(named)}."
                 if named
-                else "None is shown to be repaired by later components."
+                else "No repair by later components is shown."
             )
 
 
@@ -113,7 +113,7 @@ def _repaired(row: pd.Series) -> str:
 
 
 _CAPTION = (
-    "Change in margin (nats) as more of a component's output is replaced: at a dose of 1 it is "
-    "ablated. Direct is the change where the answer alone does not see the component, indirect the "
-    "rest of that at dose 1, through later components"
+    "Change in margin (nats) as more of a component's output is replaced; at dose 1 it is fully "
+    "ablated. Direct: the change when only the path from the component to the answer is cut. "
+    "Indirect: the rest of the change at dose 1, through later components"
 )

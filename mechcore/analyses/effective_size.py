@@ -39,31 +39,31 @@ class EffectiveSize(Analysis):
 
     target_sparsities: tuple[float, ...] = setting(
         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
-        "Grid of sparsities, in [0, 1), that every checkpoint is pruned to.",
+        "Grid of target sparsities in [0, 1) for every checkpoint.",
     )
     tolerance: float = setting(
         0.03,
-        "Accuracy (share) that a subnetwork may lose and still be faithful.",
+        "Maximum accuracy loss (share) of a faithful subnetwork.",
         "--tolerance",
         least=0,
         below=1,
     )
     seeds: tuple[int, ...] | None = setting(
-        None, "Seeds of the pruning runs; else those of the study."
+        None, "Seeds of the pruning runs; by default the study's."
     )
     prune: Annotated[PruneSettings | None, BeforeValidator(PruneSettings.presets.read)] = setting(
-        None, "The pruning schedule; else that of the study.", example="{preset: paper}"
+        None, "The pruning schedule; by default the study's.", example="{preset: paper}"
     )
     groups: Mapping[str, tuple[str, ...]] = of_study()
     checkpoints: tuple[int | str, ...] = of_study()
-    """Names of the needs that are the accuracies of the checkpoints, in order."""
+    """Names of the needed checkpoint accuracies, in order."""
 
     def __post_init__(self) -> None:
         as_runs(self.target_sparsities, (0,) if self.seeds is None else self.seeds)
         check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """It needs the accuracies of every checkpoint; a study without any has none of this."""
+        """Needs the accuracies of every checkpoint; a study without checkpoints has no such job."""
         accuracies = plan.at_checkpoints(self.target_sparsities, self.seeds, self.prune)
         if accuracies:
             needs = {str(step): job for step, job in accuracies.items()}
@@ -99,7 +99,7 @@ class EffectiveSize(Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """Sizes by checkpoint beside the full model's accuracy, over seeds and of each seed."""
+        """Sizes by checkpoint and the full model's accuracy, over seeds and per seed."""
         from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE
 
         means, sizes = run.filled("mean_effective_size"), run.filled(cls.kind)
@@ -112,8 +112,8 @@ class EffectiveSize(Analysis):
             report.subnetwork_figures.effective_sizes(means),
             "effective-size",
             "Left: accuracy of the full model at each checkpoint. Right: its effective size, the "
-            "share of components that the sparsest faithful subnetwork keeps; the shade spans the "
-            "seeds. Open marks: for some seed no subnetwork was faithful, which counts as 100 %.",
+            "share of components that the sparsest faithful subnetwork keeps; the band spans the "
+            "seeds. Open marks: a seed had no faithful subnetwork, which counts as 100 %.",
             "Two line charts over checkpoints; their numbers are in the table below.",
         )
         yield _over_seeds(means)
@@ -125,7 +125,7 @@ class EffectiveSize(Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """How the size changes from the first checkpoint to the last; bounds and missing masks."""
+        """The sizes at the first and the last checkpoint; bounds and missing masks."""
         means, missing = run.filled("mean_effective_size"), run.filled("missing_grid_masks")
         if means is None:
             return
@@ -135,8 +135,8 @@ class EffectiveSize(Analysis):
             part = means[means["group"] == group]
             ends = dict.fromkeys([0, len(part) - 1])
             sizes.append(f"{' to '.join(_size_at(part.iloc[end]) for end in ends)} on {group}")
-        changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
-        further = f" The table also has {listed(groups[n:])}." if groups[n:] else ""
+        changes = "changes over checkpoints from" if means["checkpoint"].nunique() > 1 else "is"
+        further = f" The table also lists {listed(groups[n:])}." if groups[n:] else ""
         yield f"The effective size {changes} {listed(sizes)}.{further}"
         yield from _bounds(run)
         if missing is not None:
@@ -145,14 +145,14 @@ class EffectiveSize(Analysis):
                 for checkpoint, part in missing.groupby("checkpoint", sort=False)
             ]
             yield (
-                f"Masks are missing, as their training failed: {'; '.join(named)}. A seed's "
-                "effective size is chosen among the masks that it has, so that it can be too "
+                f"The training of some masks failed: {'; '.join(named)}. A seed's "
+                "effective size is the smallest among its remaining masks, so it can be too "
                 "large; a seed or checkpoint without masks has none."
             )
 
 
 def _size_at(row: pd.Series) -> str:
-    """A size at its checkpoint, and for how many seeds it is 100 % as none was small enough."""
+    """A size at its checkpoint, and how many seeds had no faithful subnetwork (100 %)."""
     text = f"{percent(row['effective_size'])} at {row['checkpoint']}"
     if without := int(row["n_seeds"] - row["n_faithful"]):
         text += f" (100 % for {without} of {count(row['n_seeds'], 'seed')}, which had no faithful "
@@ -161,7 +161,7 @@ def _size_at(row: pd.Series) -> str:
 
 
 def _bounds(run: report.RunFolder) -> Iterator[str]:
-    """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
+    """Where even the sparsest subnetworks of the grid are faithful, so sizes are upper bounds."""
     sizes, grid = run.table(EffectiveSize.kind), run.filled("grid")
     if sizes is None or grid is None:
         return
@@ -179,8 +179,8 @@ def _bounds(run: report.RunFolder) -> Iterator[str]:
     if where:
         yield (
             f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "
-            f"of all seeds are faithful {listed(where)}. Effective sizes there are upper bounds. A "
-            "model at chance has faithful subnetworks that know nothing."
+            f"of all seeds are faithful {listed(where)}. Effective sizes there are upper bounds. "
+            "Any subnetwork of a model at chance counts as faithful."
         )
 
 
@@ -197,9 +197,9 @@ def _over_seeds(means: pd.DataFrame) -> report.Table:
 
 
 _MOST_GROUPS = 3
-"""Groups whose effective size is told in words."""
+"""Number of groups whose effective size the sentence states."""
 _OVER_SEEDS = (
-    "Effective size: mean with its interval over seeds, and their range; how many seeds have a "
+    "Effective size: mean with interval and range over seeds; number of seeds with a "
     "faithful subnetwork; accuracy of the full model"
 )
 _OF_SEEDS = "Effective size of every seed: the sparsest faithful subnetwork and its accuracy"

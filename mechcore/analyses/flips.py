@@ -1,4 +1,4 @@
-"""Which answers flip without a component, and where its head looks on these texts."""
+"""Which answers flip without a component, and what its head attends to in these texts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from mechcore.steps.inputs import Inputs
 
 MOST_TOKENS = 64
-"""Of longer texts attention is not drawn: nobody could read it, and pages would grow large."""
+"""Attention on longer texts is not drawn: it is unreadable and inflates the page."""
 
 
 @dataclass(frozen=True)
 class Flips(Analysis):
     """Which answers flip without a component.
 
-    For heads that were found to do something it also leaves their attention on these.
+    For heads with an effect, their attention on these texts is saved as well.
     """
 
     kind = "flips"
     title = "Which answers flip?"
     opens = True
-    label = "answers that flip"
+    label = "flipped answers"
     needs = ("swept", Roles.kind)
     splits = TEST_SPLITS
     schemas = tables_in("mechcore.ablation.effects.flips:FLIPS")
@@ -68,7 +68,7 @@ class Flips(Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """The texts of all components that were found to do something."""
+        """The texts whose answers flip, for all components with an effect."""
         from mechcore.ablation.effects.flips import FLIPS, SHOWN
         from mechcore.ablation.effects.roles import ranked
 
@@ -81,8 +81,8 @@ class Flips(Analysis):
             return
         rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
         caption = (
-            f"Answers that flip without one of {len(order)} components that do something, at most "
-            f"{SHOWN} of each"
+            f"Answers that flip without one of {len(order)} components with an effect, at most "
+            f"{SHOWN} per component"
         )
         yield report.table_of(
             rows, FLIPS, caption, ["component", *report.about.FLIP_COLUMNS], folded=True
@@ -97,7 +97,7 @@ def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any
         flips: rows of `mechcore.ablation.effects.flips.FLIPS`, of heads.
 
     Returns:
-        For each rank the `AttentionExample` objects as JSON has them; none of long texts.
+        For each rank, the `AttentionExample` objects as JSON; long texts are omitted.
     """
     from mechcore.ablation.effects.flips import SHOWN
     from mechcore.attention import attention_examples

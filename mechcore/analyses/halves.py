@@ -1,4 +1,4 @@
-"""Whether other training data would give the same core: subnetworks of two halves of them."""
+"""Whether other training data would give the same core, from two halves of the training data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Halves(Analysis):
     )
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """It needs the subnetworks of each half, too."""
+        """Also needs the subnetworks of each half."""
         yield self.kind, plan.job(self, needs=plan.masks_of_halves())
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
@@ -64,7 +64,8 @@ class Halves(Analysis):
         if not masks[WHOLE]:
             reasons = ". ".join(missing["data"] + ": " + missing["reason"])
             raise MechcoreError(
-                f"halves: no target and seed has masks of all data and of both halves: {reasons}"
+                "halves: no target sparsity and seed has masks of all data and of both halves: "
+                f"{reasons}"
             )
         tables = {"half_overlap": half_overlap(masks), "half_cores": half_cores(masks)}
         if len(missing):

@@ -1,4 +1,4 @@
-"""What every head attends to: the category of each, and its attention on an example."""
+"""What every head attends to: its category, and its attention on an example."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scores(MainStep):
     seed: int = of_study()
 
     def settings(self) -> dict[str, Any]:
-        """With the categories that there are."""
+        """The settings, including the registered categories."""
         from mechcore.attention.categories import registered_categories
 
         known = [[category.name, category.causal_only] for category in registered_categories()]
@@ -72,7 +72,7 @@ class Scores(MainStep):
 
 
 def sampled(inputs: Inputs, n: int, seed: int) -> EncodedExamples:
-    """Examples of the one kind of data, with their words."""
+    """Examples drawn from the one split, with their words."""
     (data,) = inputs.data.values()
     return inputs.encode(data.examples.sample(n, seed), words=True)
 
@@ -91,23 +91,23 @@ class Heads(Analysis):
     kind = "heads"
     section = "categories"
     title = "What heads attend to"
-    label = "pictures of attention"
+    label = "attention examples"
     needs = ("scores",)
     beside = ("core",)
     answers = False
     schemas = tables_in("mechcore.attention.labels:HEAD_CATEGORIES")
 
     max_examples: int = setting(
-        512, "Examples on which attention is scored, in-domain ones if there are any.", least=1
+        512, "Examples on which attention is scored, in-domain if available.", least=1
     )
     min_mass: float = setting(
         0.25, "Minimum attention mass on a category for a label.", above=0, most=1
     )
     min_ratio: float = setting(
-        3.0, "Minimum ratio of that mass to the mass under uniform attention.", least=1
+        3.0, "Minimum ratio of that mass to its value under uniform attention.", least=1
     )
     ignore: tuple[str, ...] = setting(
-        (), "Categories whose keys are left out; first is the attention sink."
+        (), "Categories of keys to exclude; first is the attention sink."
     )
     seed: int = of_study()
 
@@ -115,7 +115,7 @@ class Heads(Analysis):
         check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """The scores, and what is made of them."""
+        """The job of the scores, and the job of the categories made from them."""
         splits = ("train",) if plan.splits == ["train"] else ("id",)
         scores = Scores(self.max_examples, self.min_mass, self.min_ratio, self.ignore)
         yield "scores", plan.job(scores, splits=splits)
@@ -155,17 +155,17 @@ class Heads(Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """The category of every head with the masses behind it, and attention of core heads."""
+        """Every head's category with its attention masses, and the attention of core heads."""
         categories, examples = run.filled("head_categories"), run.attention_examples
         if categories is None:
-            yield report.missing("the sorting of heads by what they attend to")
+            yield report.missing("the categories of heads")
             return
         core = _core(categories)
         yield report.Drawing(
             report.figures.head_categories(categories),
             "head-categories",
-            "The category that each head attends to most, among those with a large enough mass "
-            "that is also clearly more than under uniform attention; mixed where none has both."
+            "The category with the largest attention mass among those well above both the minimum "
+            "and uniform attention; mixed where there is none."
             + ("" if core.empty else " Core heads are outlined."),
             "Grid, layer by head, of attention categories; the categories are in the table below.",
             fold=f"The category of every head{report.AS_FIGURE}",
@@ -184,8 +184,8 @@ class Heads(Analysis):
             yield report.Drawing(
                 report.figures.attention_patterns(part),
                 f"attention-{start // _HEADS_PER_FIGURE + 1}" if several else "attention",
-                f"Attention of {names} on an example each: rows are queries, columns keys; lines "
-                "mark where a segment begins or ends. Colours follow the square root of the "
+                f"Attention of {names}, each on one example: rows are queries, columns keys; lines "
+                "mark segment boundaries. The colour scale is the square root of the "
                 "weight.",
                 f"Heatmaps of the attention of {names} between the tokens of one example each.",
                 fold=f"Attention of {names}{report.AS_FIGURE}",
@@ -193,12 +193,12 @@ class Heads(Analysis):
         if examples:
             titles = [example.component for example in examples]  # small boxes hold no more
             view = report.attention_views.attention_view(examples, titles=titles).html("attention")
-            what = "Attention on an example each: choose a head, and point at a weight."
+            what = "Attention on one example per head: choose a head and hover over a weight."
             yield report.View(what, view)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """What the core heads attend to; where it is not known which these are, what all do."""
+        """What the core heads attend to, or all heads if the core is not known."""
         if (categories := run.filled("head_categories")) is None:
             return
         what, chosen = "head", categories
@@ -212,12 +212,12 @@ class Heads(Analysis):
 
 
 def _core(categories: pd.DataFrame) -> pd.DataFrame:
-    """Those in the core, as far as it is known."""
+    """The heads in the core, if it is known."""
     return categories[categories["in_core"]] if "in_core" in categories else categories[:0]
 
 
 def _masses(categories: pd.DataFrame, caption: str, folded: bool = False) -> report.Table:
-    """Category, masses with their ratios, and entropy of heads."""
+    """Category, masses with their ratios, and entropy of every head."""
     from mechcore.attention.labels import HEAD_CATEGORIES
     from mechcore.tables import COMPONENT
 

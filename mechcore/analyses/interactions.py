@@ -1,4 +1,4 @@
-"""Which sets of components change the model beyond the sum of what their members do."""
+"""Which sets of components change the model by more than the sum of their members' changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interactions(Analysis):
-    """Which sets of the core's heads, or of named components, cost more than the sum."""
+    """Which sets of core heads, or of named components, cost more than the sum of their members."""
 
     kind = "interactions"
     title = "Interactions"
@@ -32,7 +32,7 @@ class Interactions(Analysis):
     schemas = tables_in("mechcore.ablation.joint.exact:INTERACTIONS")
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """That of the ablation, which measures them."""
+        """The ablation's job, which measures interactions."""
         yield self.kind, plan.known[Ablation.kind]
 
     @classmethod
@@ -57,7 +57,7 @@ class Interactions(Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """Which joint sets are superadditive out-of-domain, on the margin and on accuracy."""
+        """Which joint sets are superadditive out of domain, on the margin and on accuracy."""
         if (table := run.filled(cls.kind)) is None:
             return
         overall = table[(table["split"] == "ood") & (table["subset"] == ALL)]
@@ -75,17 +75,17 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[report.Blo
 
     n_sets = overall["set"].nunique()
     left_out = (len(drawn) < n_sets) * (
-        f" Of {n_sets} sets the {len(drawn)} with the largest interaction on a margin, in either "
-        "direction, are drawn."
+        f" Only the {len(drawn)} of {n_sets} sets with the largest absolute interaction on a "
+        "margin are drawn."
     )
     hollow = bool(report.interaction_figures.saturated(table).any()) * (
-        " Hollow marks: accuracy has so little left to lose, or to gain, that the joint change "
-        "saturates; go by the margin there."
+        " Hollow marks: accuracy is so close to its floor or ceiling that the joint change "
+        "saturates; use the margin there."
     )
     yield report.Drawing(
         report.interaction_figures.interactions(table, drawn),
         "interactions",
-        "Interaction of jointly ablated components: the joint change less the sum of the single "
+        "Interaction of jointly ablated components: the joint change minus the sum of the single "
         f"changes. To the left of zero the set is superadditive.{hollow}{left_out}",
         "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
     )
@@ -100,31 +100,31 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[report.Blo
 
 
 def _superadditivity(part: pd.DataFrame, metric: str, where: str, core: Sequence[str]) -> str:
-    """The interactions on one metric of one data set, told of the largest."""
+    """A sentence on the interactions on one metric of one data set, quoting the largest."""
     from mechcore.ablation.joint.exact import directions
 
     if part["low"].isna().all():
         n_sets = count(len(part), "joint set")
-        return f"{where}, the intervals of all {n_sets} are not known, so no direction is shown."
+        return f"{where}, none of the {n_sets} has an interval, so no direction is shown."
     sign = directions(part, SIGNIFICANT)
     superadditive, n_sub = part[sign < 0], int((sign > 0).sum())
     choices = superadditive if len(superadditive) else part
     top = choices.iloc[int(choices["interaction"].abs().argmax())]
     members, n = top["set"].split("+"), len(superadditive)
-    largest = "superadditive interaction" if n else "interaction, in either direction,"
+    largest = "superadditive interaction" if n else "absolute interaction"
     whole_core = len(members) > 2 and set(members) == set(core)
     which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
     text = (
         f"{where}, {n} of {count(len(part), 'joint set')} {'is' if n == 1 else 'are'} "
-        f"superadditive and {n_sub} subadditive, with an interval that leaves out zero and an "
-        f"adjusted p of at most {SIGNIFICANT:g}. The largest {largest} is that of "
-        f"{which}: the joint change is {effect(top['joint_change'], metric)} where the single "
+        f"superadditive and {n_sub} subadditive (interval excludes zero, adjusted p at most "
+        f"{SIGNIFICANT:g}). The largest {largest} is that of "
+        f"{which}: the joint change is {effect(top['joint_change'], metric)}, the single "
         f"changes sum to {effect(top['sum_of_single_changes'], metric)}, an interaction of "
         f"{with_interval(top['interaction'], top['low'], top['high'], metric, unit=True)}."
     )
     for end, change, so in (
-        ("floor", "lose", "the interaction on accuracy comes out too small"),
-        ("ceiling", "gain", "sets may look superadditive on accuracy that are not"),
+        ("floor", "lose", "the interaction on accuracy is underestimated"),
+        ("ceiling", "gain", "sets may wrongly look superadditive on accuracy"),
     ):
         n_saturated = int(part[end].sum()) if metric == "accuracy" else 0
         if n_saturated:

@@ -21,14 +21,14 @@ COMPARED = Schema(
     "methods",
     "KL and accuracies of the subnetworks of each method, as means over seeds.",
     (
-        Column("method", "text", "how they were found"),
+        Column("method", "text", "pruning method"),
         TARGET,
         Column("n", "whole", "subnetworks", header="subnetworks"),
         Column("kl", "number", "KL from the full model, in-domain", "nats", "KL", digits=3),
-        Column("kl_low", "number", "the smallest", digits=3),
-        Column("kl_high", "number", "the largest", digits=3),
+        Column("kl_low", "number", "smallest over seeds", digits=3),
+        Column("kl_high", "number", "largest over seeds", digits=3),
         Column("id_accuracy", "share", "over all in-domain examples", header="in-domain"),
-        Column("ood_accuracy", "share", "over all others", header="out-of-domain"),
+        Column("ood_accuracy", "share", "over all out-of-domain ones", header="out-of-domain"),
     ),
 )
 
@@ -52,16 +52,16 @@ class Methods(Analysis):
         check(self, "methods")
         if "layer-matched" in self.methods and "l0" not in self.methods:
             raise InputError(
-                "methods: layer-matched draws as many heads per layer as trained masks keep; name "
-                "l0 among them, too"
+                "methods: layer-matched draws as many heads per layer as l0 masks keep; add l0 to "
+                "the methods"
             )
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """It needs the answers of the subnetworks of each method."""
+        """Needs the answers of the subnetworks of each method."""
         yield self.kind, plan.job(self, needs=plan.by_methods(self.methods))
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
-        """See `Analysis.compute`; rows are in the order in which methods are registered."""
+        """See `Analysis.compute`; rows follow the order in which methods are registered."""
         from mechcore.pruning import METHODS
         from mechcore.steps.answers import answers_of
         from mechcore.steps.tables import subnetwork_table
@@ -84,14 +84,14 @@ class Methods(Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """KL by sparsity as lines, and the table."""
+        """A line chart of KL by sparsity, and the table."""
         if (table := run.filled("methods")) is None:
             return
         yield report.Drawing(
             report.subnetwork_figures.kl_by_sparsity(table),
             "kl-by-sparsity",
-            "KL of the subnetworks of each method from the full model: the mean over seeds, and "
-            "their range.",
+            "KL divergence of each method's subnetworks from the full model: mean and range over "
+            "seeds.",
             "Line chart of KL against target sparsity by method; its numbers are in the table.",
         )
         yield report.table_of(table, COMPARED, "Subnetworks by method", COMPARED.names)
@@ -106,4 +106,4 @@ class Methods(Analysis):
             f"{row['method']} at {sparsity(row[TARGET.name])} ({number(row['kl'], 3)} nats)"
             for row in best.to_dict("records")
         ]
-        yield f"By KL in domain, the closest to the full model is {listed(parts)}."
+        yield f"Lowest in-domain KL from the full model: {listed(parts)}."

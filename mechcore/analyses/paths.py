@@ -1,4 +1,4 @@
-"""Who reads the core, or other senders, and who writes the answer."""
+"""Which components read the core, or other senders, and which write the answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mechcore.steps.inputs import Inputs
 
 FORWARDS = 4.0
-"""Of the full model, which all sets share, and all answers."""
+"""Passes of the full model, which all sets share, and of all answers."""
 
 MOST_NAMED = 3
 """Senders that sentences name."""
@@ -31,9 +31,9 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Paths(Ablating, Analysis):
-    """Who reads the core, and who writes the answer.
+    """Which components read the core, and which write the answer.
 
-    Senders other than the core, and receivers, can be chosen; the verdict is about the core alone.
+    Other senders and receivers can be chosen; the verdict is about the core alone.
     """
 
     kind = "paths"
@@ -51,30 +51,29 @@ class Paths(Ablating, Analysis):
     )
 
     senders: tuple[str, ...] = setting(
-        (), "Components instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
+        (), "Senders instead of the core's heads: L1.H0,L2.MLP; or heads, mlps or all."
     )
     receivers: tuple[str, ...] = setting(
         (),
-        "What does not see them: L3.H1,L3.H2.q,L2.MLP,answer; or heads, mlps or all. Else each "
-        "component behind them, and single paths to those that change most.",
+        "Receivers, tested one at a time: L3.H1,L3.H2.q,L2.MLP,answer; or heads, mlps or all. By "
+        "default each component after the senders, and single paths to those that change most.",
     )
     inputs: Literal["all", "q", "k", "v", "qkv"] = setting(
-        "all", "Paths to heads: to all that they read, or to q, k or v; qkv: to each of these."
+        "all", "Inputs of receiving heads to cut: all, q, k or v; qkv: each of the three in turn."
     )
-    together: bool = setting(False, "Cut the paths from all senders at once, not from each alone.")
+    together: bool = setting(False, "Cut the paths from all senders at once, not one by one.")
     controls: int = setting(
         20,
-        "Random sets of heads in place of the core, out of domain, for the components that change "
-        "most and those that the verdict is about; fewer than 20 can neither support the claim "
-        "nor speak against it.",
+        "Number of random control sets of heads, out of domain, for the components that change "
+        "most and those in the verdict; fewer than 20 leave the claim inconclusive.",
         least=0,
     )
-    max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)
+    max_examples: int = setting(300, "Maximum number of examples of each test split.", least=1)
     names: Mapping[str, str] = of_study()
     groups: Mapping[str, tuple[str, ...]] = of_study()
     n_resamples: int = of_study()
     least: float = of_study()
-    """Least effect of interest, a share of balanced accuracy."""
+    """Smallest effect of interest, a share of balanced accuracy."""
 
     def __post_init__(self) -> None:
         check(self, self.kind)
@@ -89,11 +88,11 @@ class Paths(Ablating, Analysis):
         return bool(self.senders or self.receivers)
 
     def wants(self) -> Sequence[str]:
-        """See `MainStep.wants`; no core where senders are named."""
+        """See `MainStep.wants`; the core is not needed if senders are named."""
         return [name for name in self.needs if name != "core" or not self.senders]
 
     def may_read(self) -> Sequence[str]:
-        """See `MainStep.may_read`; nothing that only the verdict on the core is worth."""
+        """See `MainStep.may_read`; without a verdict, nothing that only the verdict needs."""
         return () if self.chosen else self.reads
 
     def check_inputs(self, inputs: Inputs) -> None:
@@ -112,7 +111,7 @@ class Paths(Ablating, Analysis):
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
-        """Paths cannot be cut with outputs on other examples."""
+        """Fills from other examples are not supported: they cannot cut paths."""
         return fill != "counterfactual"
 
     def passes(self, job: Job, size: Size) -> float:
@@ -131,7 +130,7 @@ class Paths(Ablating, Analysis):
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
-        """Whether changes of the sweep are taken over; other fills draw anew for other examples."""
+        """Whether to reuse the sweep's changes; other fills draw again for other examples."""
         return "swept" in job.needs and self.fill in ("mean", "zero")
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
@@ -173,7 +172,7 @@ class Paths(Ablating, Analysis):
         if paths is None or dependence is None:
             return
         if paths.empty:
-            text = f"{run.no_core.capitalize()}: there is nothing to read, and no path was cut."
+            text = f"{run.no_core.capitalize()}, so no path was cut."
             yield report.Paragraph(text, note=True)
             return
         asked, who = _asked(run), _called(run)
@@ -208,7 +207,7 @@ class Paths(Ablating, Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """The verdict, where there is one; where ends were chosen, what changes most."""
+        """The verdict, if any; with chosen senders or receivers, the largest change."""
         table = run.filled("core_verdict")
         for row in [] if table is None else table.to_dict("records"):
             claim = "The claim that components that generalise read the core is"
@@ -219,19 +218,19 @@ class Paths(Ablating, Analysis):
 
     @classmethod
     def sections(cls, run: report.RunFolder) -> Iterator[report.Section]:
-        """Its section, called by the senders."""
+        """Its section, with the senders in its title."""
         for section in super().sections(run):
             yield replace(section, title=f"Who reads {_called(run)}")
 
 
 def _asked(run: report.RunFolder) -> Paths:
-    """The settings of the run, of paths alone."""
+    """The run's settings of this analysis."""
     known = run.analyses.get(Paths.kind) or {}
     return with_values(Paths(), {n: v for n, v in known.items() if n in entries(Paths)})
 
 
 def _called(run: report.RunFolder) -> str:
-    """What the senders are called."""
+    """A name for the senders."""
     named = _asked(run).senders
     if len(named) > MOST_NAMED or {*named} & {*KINDS}:
         return "the senders"
@@ -239,7 +238,7 @@ def _called(run: report.RunFolder) -> str:
 
 
 def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
-    """The component that changes most when it does not see the senders, out of domain."""
+    """The component that changes most out of domain when its paths from the senders are cut."""
     from mechcore.ablation.paths.dependence import largest_readers
 
     rows = dependence[(dependence["subset"] == ALL) & (dependence["split"] == "ood")]
@@ -249,13 +248,13 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
     for name in largest_readers(dependence, 1):
         change = report.path_blocks.change_of(rows.loc[name].to_dict(), "blind_change", metric)
         yield (
-            f"Of {count(len(rows), 'component')} that each do not see {who}, {name} changes most "
-            f"out of domain: {metric} by {change}."
+            f"Of {count(len(rows), 'component')} cut off from {who}, {name} changes {metric} most "
+            f"out of domain: by {change}."
         )
 
 
 def _sending(run: report.RunFolder) -> list[str]:
-    """The heads of the core, or the senders named that a receiver runs after."""
+    """The heads of the core, or the named senders that run before a receiver."""
     named, cut = {*_asked(run).senders}, run.tables[Paths.kind]
     if not named:
         return run.core
@@ -268,6 +267,6 @@ def _sending(run: report.RunFolder) -> list[str]:
 
 _NO_VERDICT = "There is no verdict: the roles of components are not known (analyses: sweep)."
 _MARGIN_ALONE = (
-    "Out of domain, information is not known. The graph and the tables show the change in margin, "
-    "which may only reflect a moved threshold."
+    "Out of domain, information could not be measured. The graph and the tables show the change in "
+    "margin, which may only reflect a moved threshold."
 )

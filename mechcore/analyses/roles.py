@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 OPEN_ROWS = 15
-"""Components in the list before it is opened."""
+"""Number of components listed before the list is expanded."""
 
 _COLOURS = (
     *("#1c2128", "#a0278a", "#0072B2", "#0072B2", "#b84700", "#b84700"),
     *("#00795a", "#a37800", "#8a939d", "#8a939d"),
 )
-"""Of `mechcore.ablation.effects.roles.ROLES`; the same for what may be the same."""
+"""Colours of `mechcore.ablation.effects.roles.ROLES`; roles that may coincide share one."""
 _CHANGE = "change without it"
 
 
@@ -65,7 +65,7 @@ class Roles(RoleSettings, Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """The verdict, every component on two axes, and all of them in a list."""
+        """The verdict, a plot of every component on two axes, and a list of them."""
         if (roles := run.filled(cls.kind)) is None:
             return
         verdict, *more = cls.headlines(run)
@@ -81,7 +81,7 @@ class Roles(RoleSettings, Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """The verdict, and how much of it holds on the other half of the examples."""
+        """The verdict, and how much of it replicates on the other half of the examples."""
         from mechcore.ablation import confirmation, verdict
 
         roles = run.filled(cls.kind)
@@ -93,7 +93,7 @@ class Roles(RoleSettings, Analysis):
 
 @dataclass(frozen=True)
 class _Measure:
-    """Changes by component on the data of a place, in points; a caveat if not of information."""
+    """Changes by component on one split, in points; with a caveat if not in information."""
 
     place: str
     name: str
@@ -105,7 +105,7 @@ class _Measure:
         return f"{self.name} {PLACES[self.place]}"
 
     def words(self, component: str) -> str:
-        """The change without a component."""
+        """A phrase for the change without a component."""
         from mechcore.evaluation.recalibration import CANNOT_TELL
 
         change = _text(self.readings[component], " points")
@@ -113,7 +113,7 @@ class _Measure:
 
 
 def in_order(roles: pd.DataFrame) -> pd.DataFrame:
-    """All components: those that were found to do something first, then by their largest change."""
+    """All components: those with a role first, then by their largest change."""
     import pandas as pd
 
     from mechcore.ablation.effects.roles import ranked
@@ -125,7 +125,7 @@ def in_order(roles: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measure(run: report.RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
-    """Changes in information; where no component has one, changes in accuracy instead."""
+    """Changes in information, or in accuracy if no component has a change in information."""
     from mechcore.evaluation.recalibration import CANNOT_TELL
 
     ends = ("", "_low", "_high")
@@ -133,8 +133,8 @@ def _measure(run: report.RunFolder, roles: pd.DataFrame, place: str) -> _Measure
     known = roles.dropna(subset=columns[:1])
     if len(known):
         return _Measure(place, "information", _readings(known, "component", columns))
-    reason = str(roles[f"reason_{place}"].iloc[0]) or "no figure could be measured"
-    caveat = f"{PLACES[place].capitalize()}, information is not known: {reason}."
+    reason = str(roles[f"reason_{place}"].iloc[0]) or "no value could be measured"
+    caveat = f"{PLACES[place].capitalize()}, information could not be measured: {reason}."
     changes = run.singles
     if changes is not None:
         chosen = (changes["subset"] == ALL) & (changes["split"] == place)
@@ -142,7 +142,7 @@ def _measure(run: report.RunFolder, roles: pd.DataFrame, place: str) -> _Measure
     if changes is None or changes.empty:
         return _Measure(place, "information", {}, caveat)
     data = changes["data"].iloc[0]
-    caveat += f" Drawn is the change of accuracy on {data}, which {CANNOT_TELL}."
+    caveat += f" The plot shows the change in accuracy on {data}, which {CANNOT_TELL}."
     changes, columns = changes[changes["data"] == data], [f"accuracy_change{end}" for end in ends]
     return _Measure(place, "accuracy", _readings(changes, "set", columns), caveat)
 
@@ -183,11 +183,11 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> report.Dra
         if (name := row["component"]) in x.readings and name in y.readings
     ]
     caption = (
-        "Every component, ablated alone: below zero the model is worse without it. Lines are 95 % "
-        "intervals; a hollow dot is a role that is not sure."
+        "Every component, ablated alone; below zero the model is worse without it. Lines are 95 % "
+        "intervals; hollow dots mark roles that are not sure."
     )
     if missing := len(rows) - len(dots):
-        caption += f" {missing} of {len(rows)} are not drawn, as their figures are missing."
+        caption += f" {missing} of {len(rows)} are not drawn because their values are missing."
     counts = rows["role"].value_counts()
     legend = [(colours[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
     titles = (f"{x.title}: {_CHANGE} (points)", f"{y.title}: {_CHANGE} (points)")
@@ -212,18 +212,18 @@ def _list(
     if categories is not None:
         rows = rows.merge(categories[["component", "category"]], how="left", on="component")
         rows = rows.fillna({"category": ""})
-    order = f"by what they do to {by.title}" if by else "in order of layers"
+    order = f"by their effect on {by.title}" if by else "in order of layers"
     caption = f"Components {order}: {_CHANGE}, in points, with 95 % intervals; "
     caption += "below zero the model is worse"
     if f"information_change_{OOD_MEAN}" in rows:
         caption += (
-            ". Outputs are replaced by their mean over training data; one column takes the mean "
+            ". Outputs are replaced by their mean over the training data; one column uses the mean "
             "over the out-of-domain texts instead, and a role must hold with both"
         )
     if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
         rows = rows.assign(held_out=held_out)
         caption += (
-            ". The column on the other half has the change in information on the half of the "
+            ". The column on the other half is the change in information on the half of the "
             "examples that did not select the component"
         )
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
@@ -239,7 +239,7 @@ def _list(
 
 
 def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[report.Shown]:
-    """What the list has of the components on the data of a place."""
+    """Columns of the list for the components on one split."""
     from mechcore.ablation.effects.confirmation import ROLES_TABLE
 
     place = measure.place

@@ -1,4 +1,4 @@
-"""Which sets of components lose most beyond the sum of their members' losses."""
+"""Which sets of components cost most beyond the sum of their members."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from mechcore.steps.inputs import Inputs
 
 RACED = 0.4
-"""Share of its examples that a race is expected to need."""
+"""Share of the examples that a race is expected to need."""
 
 OF_ALL_PAIRS = 0.3
-"""Share of a pass that one of all pairs costs on the prefix tree: MiniLM, 6 layers."""
+"""Cost of one of all pairs on the prefix tree, as a share of a pass: MiniLM, 6 layers."""
 
 _MOST_ROWS = 40
 
@@ -55,57 +55,54 @@ class Search(Ablating, Analysis):
         "mechcore.ablation.effects.stability:SEARCH_STABILITY",
     )
 
-    split: Literal["id", "ood"] = setting(
-        "ood", "Which of the test data to search on.", "--search-on"
-    )
-    subset: str = setting(ALL, "Subset of that data; all: every one.", "--subset")
+    split: Literal["id", "ood"] = setting("ood", "Test split to search on.", "--search-on")
+    subset: str = setting(ALL, "Subset of that split to search on, or all.", "--subset")
     components: str = setting(
-        "all", "Components to choose from: heads, mlps, all, or names by commas.", "--components"
+        "all", "Candidate components: heads, mlps, all, or comma-separated names.", "--components"
     )
-    max_size: int = setting(3, "Components of the largest sets.", "--max-size", least=2)
+    max_size: int = setting(3, "Maximum size of a set.", "--max-size", least=2)
     n_pairs: int = setting(
-        100, "Pairs ablated or raced, the best by screening.", "--pairs", least=1
+        100, "Number of pairs to ablate or race, the best by screening.", "--pairs", least=1
     )
     all_pairs: bool = setting(
         False,
-        "Race all pairs, without screening, with a guarantee of 0.05 unless another is given.",
+        "Race all pairs, without screening; the guarantee defaults to 0.05.",
         "--all",
     )
     guarantee: float | None = setting(
         None,
-        "Race sets: ablate each on as many examples as it takes, with this probability of any "
-        "wrong decision.",
+        "Race sets: sample examples adaptively, with this probability of any wrong decision.",
         "--guarantee",
         above=0,
         below=1,
     )
     least: float = setting(
-        0.1, "Racing: least effect of interest, nats of margin.", "--least", least=0
+        0.1, "Racing: smallest effect of interest, nats of margin.", "--least", least=0
     )
     largest: int | None = setting(
         None,
-        "Racing: find so many sets with the largest effects, in place of those over the least of "
-        "interest.",
+        "Racing: find this many sets with the largest effects, instead of all above the smallest "
+        "effect of interest.",
         "--largest",
         least=1,
     )
     bound: float | None = setting(
         None,
-        "Racing: largest effect of a set on one example, nats of margin, unless a larger one is "
-        "seen; by default 50 times the least of interest, or the span of the full model's margins "
-        "for the largest.",
+        "Racing: largest effect of a set on one example, nats of margin, raised if a larger one "
+        "occurs; by default 50 times the smallest effect of interest, or with --largest the span "
+        "of the full model's margins.",
         "--bound",
         above=0,
     )
     screening_by: str = setting(
         "screening",
-        "How the interactions of all pairs are predicted: screening (gradients), exact (ablating "
-        "them) or a registered way.",
+        "How to predict the interactions of all pairs: screening (gradients), exact (ablation) "
+        "or a registered predictor.",
         "--screening-by",
     )
 
     precision: Literal["float32", "bfloat16", "float16"] = setting(
-        "float32", "Of the tree's matrix products; float16 is for GPUs that are slow at bfloat16."
+        "float32", "Precision of the tree's matrix products; float16 for GPUs slow at bfloat16."
     )
     n_resamples: int = of_study()
 
@@ -116,7 +113,7 @@ class Search(Ablating, Analysis):
 
     @property
     def _named(self) -> list[str]:
-        """Names of components, where it chooses among some."""
+        """The named components, if the candidates are given by name."""
         return [] if self.components in KINDS else self.components.split(",")
 
     @property
@@ -146,16 +143,16 @@ class Search(Ablating, Analysis):
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
-        """Predictions are for these alone."""
+        """Only fills that the predictors support."""
         return fill in ("mean", "zero")
 
     @property
     def splits(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The data that is searched on."""
+        """The split to search on."""
         return (self.split,)
 
     def uses(self) -> list[object]:
-        """The fill, and the way to predict interactions."""
+        """The fill and the predictor of interactions."""
         from mechcore.ablation.joint.predictors import INTERACTION_METHODS
 
         return [*super().uses(), INTERACTION_METHODS[self.screening_by]]
@@ -201,7 +198,7 @@ class Search(Ablating, Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """The sets found, measured on data that the search did not see."""
+        """The selected sets, measured on data that the search did not see."""
         if (table := run.table("superadditive")) is None:
             return
         overall = table[table["subset"] == ALL]
@@ -216,24 +213,24 @@ class Search(Ablating, Analysis):
                 report.ablation_figures.largest_interactions(overall),
                 overall["set"].nunique(),
             )
-            some = f" Of {n} sets, the {len(drawn)} with the largest are drawn."
+            some = f" Only the {len(drawn)} largest of {n} are drawn."
             yield report.Drawing(
                 report.interaction_figures.interactions(overall, drawn),
                 "superadditive",
-                "Interaction of the sets that the search found, in the order in which it ranked "
-                "them, on the half of the data that it did not see."
+                "Interaction of the sets that the search found, in its ranking order, "
+                "on the half of the data that it did not see."
                 f"{some * (len(drawn) < n)}",
                 "Dot plot of interactions on accuracy and margin; the numbers are in the table "
                 "below.",
             )
-            caption = "Sets that the search found, over all examples of the half that it did not "
-            caption += "see; every subset is in superadditive.csv"
+            caption = "Sets that the search found, measured on all examples of the unseen half; "
+            caption += "every subset is in superadditive.csv"
             yield report.ablation_tables.interaction_table(overall, caption, folded=n > _MOST_ROWS)
         yield from _atlas(run)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """How many of the sets found are superadditive on data that the search did not see."""
+        """How many of the selected sets are superadditive on data that the search did not see."""
         from mechcore.ablation.joint.exact import directions
 
         if (table := run.filled("superadditive")) is None:
@@ -245,23 +242,23 @@ class Search(Ablating, Analysis):
             if part.empty:
                 continue
             n, data = int((directions(part, SIGNIFICANT) < 0).sum()), part["data"].iloc[0]
-            result = f"{n} {'is' if n == 1 else 'are'} superadditive on {name} on the other half, "
-            result += f"with an interval below zero and an adjusted p of at most {SIGNIFICANT:g}"
+            result = f"{n} {'is' if n == 1 else 'are'} superadditive on {name} on the other half "
+            result += f"(interval below zero, adjusted p at most {SIGNIFICANT:g})"
             if part["low"].isna().all():
-                result = f"no interval on {name} is known on the other half"
+                result = f"none has an interval for {name} on the other half"
             row = part[part["set"] == largest].iloc[0]
             size = with_interval(row["interaction"], row["low"], row["high"], metric, unit=True)
-            text = f"Of {count(len(part), 'set')} that a search chose on one half of {data}, "
-            text += f"{result}. The set that was the largest in the search, {largest}, has an "
-            text += f"interaction of {size}."
+            text = f"Of {count(len(part), 'set')} selected on one half of {data}, "
+            text += f"{result}. The largest in the search, {largest}, has an "
+            text += f"interaction of {size} there."
             if metric == "accuracy" and part["floor"].any():
                 floors = f"{part['floor'].sum()} of {len(part)}"
-                text += f" Accuracy has next to nothing left to lose for {floors}."
+                text += f" For {floors}, accuracy is close to its floor."
             yield text
 
 
 def _searched(run: report.RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
-    """How sets were chosen where they were not raced, and on what they are measured."""
+    """How sets were selected without a race, and on which data they are measured."""
     screening = run.filled("screening")
     if run.table("race") is None and screening is not None:
         exact = int(screening["interaction"].notna().sum())
@@ -269,21 +266,21 @@ def _searched(run: report.RunFolder, table: pd.DataFrame, overall: pd.DataFrame)
         grown = "; larger sets grew from the best smaller ones" if overall["size"].max() > 2 else ""
         yield (
             f"Screening by {'gradients' if by == 'screening' else by} ranked "
-            f"{count(len(screening), 'pair')} of components, and the best {whole(exact)} were "
+            f"{count(len(screening), 'pair')} of components; the best {whole(exact)} were "
             f"ablated exactly{grown}."
         )
     first = overall.iloc[0]
     names = [name for name in dict.fromkeys(table["subset"]) if name != ALL]
     which = f" in {subsets_named(names)}" if names else ""
     yield (
-        f"All figures are from the half of {first['data']} ({split_name(first['split'])}) that the "
-        f"search did not see: {count(first['n'], 'example')}{which}. Those on the half that it "
-        "chose the sets by stand beside them; as the largest of many they come out too large."
+        f"All values are from the half of {first['data']} ({split_name(first['split'])}) that the "
+        f"search did not see: {count(first['n'], 'example')}{which}. Values from the selecting "
+        "half stand beside them; they are too large, as the largest of many."
     )
 
 
 def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
-    """What a race decided, by the size of the sets, and how many of those found are shown."""
+    """What a race decided, by size of set, and how many sets are shown."""
     race, search = run.table("race"), run.analyses.get("search") or {}
     least = f"{search.get('least', 0.1):g} nats"
     names = {
@@ -301,9 +298,9 @@ def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
         wanted = counts.get("below", 0) + counts.get("top", 0)
         yield (
             f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
-            f"{', '.join(decided)}. Half of them took {part['n'].median():g} examples or fewer, "
-            f"none more than {whole(part['n'].max())}; any decision about the half searched is "
-            f"wrong with a probability of {search.get('guarantee') or GUARANTEE:g} at most, if no "
+            f"{', '.join(decided)}. The median set took {part['n'].median():g} examples, "
+            f"the longest {whole(part['n'].max())}. Any decision about the searched half is wrong "
+            f"with a probability of at most {search.get('guarantee') or GUARANTEE:g}, if no "
             "example has an effect far larger than those seen."
             + f" The table shows the {whole(shown)} largest; race.csv has all."
             * bool(shown < wanted)
@@ -311,7 +308,7 @@ def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
 
 
 def _atlas(run: report.RunFolder) -> Iterator[report.Drawing]:
-    """The interactions of all pairs that were raced, if they are more than a table shows."""
+    """A heat map of all raced pairs, if they are more than a table shows."""
     race, figures = run.table("race"), report.ablation_figures
     if race is None or figures.by_components(race, 2)["set"].nunique() <= _MOST_ROWS:
         return
@@ -319,9 +316,9 @@ def _atlas(run: report.RunFolder) -> Iterator[report.Drawing]:
     yield report.Drawing(
         figures.atlas({f"{split_name(where['split'])}: {where['data']}": race}),
         "atlas",
-        "Interaction of every two components on the margin, as far as the race knows it: "
-        "negative, and red, where both together cost more than the sum. Sets that left the race "
-        "early are known less well; race.csv has every interval. One per cent of the largest "
-        "share the darkest colours. Components are in the order of layers, MLPs after heads.",
+        "Interaction of every pair of components on the margin, as estimated by the race; "
+        "negative (red) where both together cost more than the sum. Pairs decided "
+        "early have wider intervals (race.csv). The colour scale saturates at the largest one "
+        "per cent. Components are in order of layers, MLPs after heads.",
         "Heat map of the interactions of pairs of components; the numbers are in race.csv.",
     )

@@ -1,4 +1,4 @@
-"""How few components are enough: the smallest subnetwork within a loss, and how to get it."""
+"""How few components suffice: the smallest subnetwork within a loss, and how to export it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Smallest(Analysis):
 
     loss: float = setting(
         0.01,
-        "Accuracy or information (share) that the smallest subnetwork may lose.",
+        "Maximum loss of accuracy or information (share) of the smallest subnetwork.",
         "--loss",
         least=0,
         below=1,
@@ -75,7 +75,7 @@ class Smallest(Analysis):
         commands = [f"mechcore export . --mask {n} --out {n}" for n in dict.fromkeys(names)]
         if commands:
             yield report.Paragraph(
-                "To write it as an ordinary checkpoint, in the folder of this run:"
+                "To export it as an ordinary checkpoint, run this in the run folder:"
             )
             yield from map(report.Command, commands)
 
@@ -91,9 +91,9 @@ class Smallest(Analysis):
 
 
 _CAPTION = (
-    "The sparsest subnetwork whose loss is within the limit in domain and out of domain, by the "
-    "lower ends of its intervals; where there is none, the one that comes closest. Information is "
-    "measured with a new bias, accuracy as the subnetwork stands"
+    "The sparsest subnetwork whose loss is within the limit in domain and out of domain, judged by "
+    "the lower ends of the intervals; if there is none, the one that comes closest. Information is "
+    "measured after refitting a bias per label, accuracy without"
 )
 _CHANGES = (
     ("change", "change {}"),

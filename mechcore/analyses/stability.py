@@ -1,4 +1,4 @@
-"""What would be found again with other data of the same kind."""
+"""Which results would replicate with other data of the same kind."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Stability(Analysis):
     )
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """That of the sweep; further tables are there where other analyses leave them."""
+        """The sweep's job; other analyses contribute further tables if they run."""
         yield self.kind, plan.known["sweep"]
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """Agreement of rankings of two halves of the examples, and of cores of other data."""
+        """Agreement of rankings on two halves of the examples, and of cores from other data."""
         yield from _rankings(run)
         yield from _cores(run)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """How far halves agree on what matters most, and on the core."""
+        """How well halves agree on what matters most, and on the core."""
         import pandas as pd
 
         from mechcore.subnetworks.halves import HALVES
@@ -55,16 +55,14 @@ class Stability(Analysis):
             for split, data in report.groups.data_sets(by_margin):
                 row = report.groups.of_data(by_margin, split, data).iloc[0]
                 text = (
-                    f"Random halves of {data} ({split_name(split)}) rank "
-                    f"{count(row['n_ranked'], 'component')} by their change of margin with "
+                    f"Split-half agreement on {data} ({split_name(split)}), "
+                    f"{count(row['n_ranked'], 'component')} ranked by change in margin: "
                     f"Spearman's rho = {number(row['halves_rho'])}"
                 )
                 if pd.notna(row["predicted_rho"]):
-                    text += f", which predicts {number(row['predicted_rho'])} for other data as "
-                    text += "large"
-                top = "one that matters" if row["top"] == 1 else f"{whole(row['top'])} that matter"
+                    text += f" ({number(row['predicted_rho'])} predicted at full size)"
                 yield (
-                    f"{text}; their choices of the {top} most overlap with a Jaccard index of "
+                    f"{text}; top-{whole(row['top'])} Jaccard index "
                     f"{number(row['halves_jaccard'])} ({number(row['jaccard_by_chance'])} by "
                     "chance)."
                 )
@@ -72,7 +70,7 @@ class Stability(Analysis):
             row = cores[cores["first"] == HALVES[0]].iloc[0]
             text = (
                 "The cores of two random halves of the training data have "
-                f"{whole(row['first_size'])} and {count(row['second_size'], 'head')} and share "
+                f"{whole(row['first_size'])} and {count(row['second_size'], 'head')}; they share "
                 f"{whole(row['shared'])}"
             )
             if pd.notna(row["jaccard"]):
@@ -86,7 +84,7 @@ def _rankings(run: report.RunFolder) -> Iterator[report.Block]:
     from mechcore.ablation.effects.stability import STABILITY
     from mechcore.tables import Column
 
-    # Each out of domain first.
+    # Out of domain comes first.
     parts = [
         table.assign(ranked=[*map(what, table["size"], table["n_ranked"])]).sort_values(
             "split", ascending=False, kind="stable"
@@ -137,30 +135,30 @@ _RANKED: dict[str, Callable[[float, float], str]] = {
     "search_stability": lambda size, n: f"{_sets(size, n)} that the search found",
 }
 _HOW = (
-    "Two random halves of the examples share none of them, so their rankings agree as those of two "
-    "data sets of half the size would; from that the Spearman\u2013Brown formula predicts how two "
-    "data sets of this size would agree. Examples that share a text, such as a premise, are taken "
-    "as independent. A rho near 0, or a Jaccard index no higher than by chance, says that the "
-    "order is noise."
+    "Two random halves share no example, so their rankings agree as well as those of two "
+    "data sets of half the size; the Spearman\u2013Brown formula predicts the agreement of two "
+    "data sets of full size. Examples that share a text, such as a premise, are treated "
+    "as independent. A rho near 0, or a Jaccard index at chance, means that the "
+    "ranking is noise."
 )
 _HALVES = (
-    "Components ranked by their change and sets by their interaction, on two random halves of the "
-    "examples, with the middle 95 % of the splits; and what costs most, each with the share of "
-    "halves that have it among as many of theirs. Resamples are in stability.csv"
+    "Components ranked by change and sets by interaction on two random halves of the "
+    "examples, with the middle 95 % over splits; and the items that cost most, with the share of "
+    "halves that also rank them in the top. Resamples are in stability.csv"
 )
 _CORES = (
-    "Cores of all training data and of two random halves of them. The halves share no example; "
-    "each shares its own with all data. All are of the same seeds, whose masks share their noise, "
-    "so that they have much in common even where no head matters"
+    "Cores of all training data and of two random halves of it. The halves share no example "
+    "with each other, but all of theirs with the full data. All use the same seeds and so the same "
+    "noise, which makes them similar even if no head matters"
 )
 _SUBNETWORKS = (
-    "Overlap of the heads of two subnetworks, mean and range over pairs. Where two halves with one "
-    "seed are more alike than one half with two seeds, the seed matters more than the data do. "
-    "Those of one seed share its noise, and have no figure by chance"
+    "Overlap of the heads of two subnetworks, mean and range over pairs. If two halves with one "
+    "seed are more alike than one half with two seeds, the seed matters more than the data. "
+    "Pairs with one seed share its noise, so they have no value by chance"
 )
-_MISSING = "Masks that are missing; those of their target and seed are left out of the comparison"
+_MISSING = "Missing masks; the comparison omits all masks of their target sparsity and seed"
 _NOT_ASKED = (
-    "This is about the examples that rankings are measured on. Whether other training data would "
-    "give the same core was not asked: --with halves (analyses: halves) finds subnetworks again on "
-    "two halves of the training data. How far seeds agree stands under Subnetworks."
+    "This covers the examples on which rankings are measured. To test whether other training data "
+    "would give the same core, use --with halves (analyses: halves), which prunes again on "
+    "two halves of the training data. Agreement between seeds is under Subnetworks."
 )

@@ -1,4 +1,4 @@
-"""What every single component costs: each ablated alone, in domain and out of domain."""
+"""What ablating every single component costs, in domain and out of domain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Swept(Ablating):
-    """The answers without each component of a kind, in `mechcore.steps.answers.SWEPT`."""
+    """The answers without each single component, in `mechcore.steps.answers.SWEPT`."""
 
     kind = "swept"
     label = "ablation one by one"
@@ -60,9 +60,9 @@ class Swept(Ablating):
 
 @dataclass(frozen=True)
 class SweptOodMean(Swept):
-    """The same out of domain, with the mean of the texts there in place of training's.
+    """The same out of domain, with the mean over the out-of-domain texts as the fill.
 
-    It also leaves what the training mean injects there, in nats of every example's margin.
+    Also saves what the training mean injects there, in nats of every example's margin.
     """
 
     kind = OOD_MEAN
@@ -101,7 +101,7 @@ class SweptOodMean(Swept):
 
 @dataclass(frozen=True)
 class Sweep(Analysis):
-    """What every component costs when ablated alone."""
+    """What ablating every single component costs."""
 
     kind = "sweep"
     title = "Every component alone"
@@ -118,8 +118,8 @@ class Sweep(Analysis):
     components: Kind = setting("all", "Components to ablate one by one.")
     ood_mean: bool = setting(
         True,
-        "Out of domain, ablate also with the mean of the texts there, and take for lost or gained "
-        "what is so with both means; without effect with another fill than the mean.",
+        "Out of domain, also ablate with the mean over the out-of-domain texts, and count only "
+        "losses and gains that hold with both means; has no effect with other fills.",
         "--ood-mean",
     )
     names: Mapping[str, str] = of_study()
@@ -128,7 +128,7 @@ class Sweep(Analysis):
     seed: int = of_study()
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """The answers, those with the other mean, and the tables of both."""
+        """The jobs of the answers with either mean, and of the tables made from them."""
         swept = {"swept": plan.job(Swept(components=self.components))}
         if self.ood_mean and plan.fill == "mean":
             means = {"means": plan.means("ood"), "train means": plan.known["means"]}
@@ -194,10 +194,10 @@ class Sweep(Analysis):
             yield report.Drawing(
                 report.ablation_figures.single_changes(overall, metric),
                 f"single-changes-{metric}",
-                f"Change of {metric} over all examples without each single component. Red: the "
+                f"Change in {metric} over all examples without each single component. Red: the "
                 "model is worse without it; blue: better.",
-                f"Grid, layer by head, of the change of {metric}; its numbers are in the table.",
-                fold=f"Change of {metric} without each component{report.AS_FIGURE}",
+                f"Grid, layer by head, of the change in {metric}; its numbers are in the table.",
+                fold=f"Change in {metric} without each component{report.AS_FIGURE}",
             )
         yield from report.groups.population_note(sweep)
         caption = f"All {n} components, each ablated alone; every subset is in sweep.csv"

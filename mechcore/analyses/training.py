@@ -1,4 +1,4 @@
-"""How the model was trained, where the study trains it, and how it did meanwhile."""
+"""How the study trained its model, and the accuracy during training."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 TRAINING = Schema(
     "training",
-    "Accuracy on test data during the training of the model.",
+    "Accuracy on test data during training.",
     (
         Column("step", "whole", "optimiser steps done"),
         *PLACE,
-        Column("loss", "number", "mean training loss since the row before", "nats", digits=3),
+        Column("loss", "number", "mean training loss since the previous row", "nats", digits=3),
         Column("accuracy", "share", "accuracy"),
     ),
 )
@@ -36,9 +36,9 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Train(Analysis):
-    """Train a model for the task, with checkpoints; interrupted, it goes on.
+    """Train a model for the task, with checkpoints; resumes after an interruption.
 
-    ``classes`` are those of a new classifier, where neither model nor data name them.
+    ``classes`` names the classes of a new classifier if neither model nor data name them.
     """
 
     kind = "train"
@@ -87,7 +87,7 @@ class Train(Analysis):
             report.training_figures.training_curves(history),
             "training",
             "Above: accuracy on test data during training; thin lines are the out-of-domain "
-            "subsets. Below: training loss (mean cross-entropy since the evaluation before).",
+            "subsets. Below: training loss (mean cross-entropy since the previous evaluation).",
             "Two line charts over training steps, accuracy and loss; the numbers are in the table "
             "below.",
         )
@@ -103,12 +103,12 @@ class Train(Analysis):
         for split, names in members.items():
             over = "all examples" if names == [ALL] else f"{len(names)} subsets"
             header.append(f"{_COLUMNS.get(split, split)} ({over})")
-        caption = "Training loss since the row before, and accuracy (means over the subsets above)"
+        caption = "Training loss since the previous row, and accuracy (means over those subsets)"
         yield report.Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """What was trained, on how much, and how."""
+        """What was trained, on how many examples, and how."""
         if (history := run.filled("training")) is None:
             return
         model = run.config.get("model") or {}
@@ -132,13 +132,13 @@ class Train(Analysis):
         if settings.get("patience") is not None:
             where = settings.get("watch") or "in-domain data"
             yield (
-                f"The weights are those of the best evaluation on {where}, not of the last step. "
-                "That data took part in the choice: report accuracy on other data."
+                f"The weights are those of the best evaluation on {where}, not of the last step, "
+                "so accuracy on that data is optimistic: report accuracy on other data."
             )
 
 
 def subsets_averaged(history: pd.DataFrame, split: str) -> list[str]:
-    """The subsets whose mean stands for a split; all examples where it has no subsets."""
+    """The subsets averaged for a split; all examples if it has no subsets."""
     names = list(dict.fromkeys(history.loc[history["split"] == split, "subset"]))
     return [name for name in names if name != ALL] or names
 
@@ -149,5 +149,5 @@ def _what_is_averaged(members: Mapping[str, list[str]]) -> Iterator[str]:
         if names == [ALL]:
             yield f"{column} is over all {split_name(split)} examples."
         else:
-            over = f"{count(len(names), 'subset')}, each counting the same: {', '.join(names)}"
-            yield f"{column} is the mean over {over}."
+            over = f"{count(len(names), 'subset')}: {', '.join(names)}"
+            yield f"{column} is macro-averaged over {over}."

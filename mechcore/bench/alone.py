@@ -68,11 +68,11 @@ def optimal_constants(
         model: any TransformerLens model; it stays as it is.
         data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: from which the constants start; one for every position where they are by position.
-        steps: of Adam.
+        steps: steps of Adam.
         lr: its rate at the first step, for heads in units of the root mean square of heads' means,
             for MLPs of MLPs' means; it falls linearly to 0.
         batch_size: examples per step.
-        seed: of the order of the examples.
+        seed: seed of the order of the examples.
 
     Returns:
         The constants in place of the means, to be used wherever means are; and the KL, nats, with

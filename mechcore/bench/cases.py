@@ -42,7 +42,7 @@ def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cp
     Args:
         name: one of `case_names`.
         folder: for the checkpoint of a planted one.
-        seed: of its texts.
+        seed: seed of its texts.
         device: where its model goes.
 
     Raises:

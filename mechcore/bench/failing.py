@@ -74,7 +74,7 @@ def failing_examples(name: str, split: str, n: int, seed: int) -> Examples:
         name: one of `CIRCUITS`.
         split: ``train``, ``id`` or ``ood``.
         n: how many.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     domain: Domain = "ood" if split == "ood" else "id"
     population = Population(5, {0: CIRCUITS[name][1]}, [(1, 2)])
@@ -103,7 +103,7 @@ def failing_model(name: str, folder: str | Path, *, seed: int = 0, noise: float 
     Args:
         name: one of `CIRCUITS`.
         folder: for the checkpoint.
-        seed: of its basis and noise.
+        seed: seed of its basis and noise.
         noise: see `Form`.
     """
     plant(CIRCUITS[name][0], folder, Form("encoder", norms=False, noise=noise, seed=seed))

@@ -96,7 +96,7 @@ def faithfulness_of(
 
     Args:
         model: any TransformerLens model.
-        scores: of all components.
+        scores: scores of all components.
         data: labelled examples of any form, see `mechcore.evaluate`.
         means: the model's mean activations, where the fill needs them.
         metric: ``"margin"`` (nats) or ``"accuracy"``.
@@ -130,7 +130,7 @@ def ranked(scores: Ranking, shape: ModelShape) -> list[Component]:
 
     Args:
         scores: the ranking.
-        shape: of the model.
+        shape: shape of the model.
 
     Raises:
         InputError: a score is not finite.

@@ -59,10 +59,12 @@ class Planted:
         """
         parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
-        found = {ComponentSet((a, b)): self.oracle.interaction(domain, a, b) for a, b in pairs}
+        interactions = {
+            ComponentSet((a, b)): self.oracle.interaction(domain, a, b) for a, b in pairs
+        }
         return Truth(
             frozenset(parts),
-            {pair: size for pair, size in found.items() if size},
+            {pair: size for pair, size in interactions.items() if size},
             self._smallest(parts),
             self._generalising(parts),
         )
@@ -96,9 +98,9 @@ class Planted:
         """The transformer, written to a folder and loaded, with texts drawn at random.
 
         Args:
-            name: of the case.
+            name: name of the case.
             folder: for the checkpoint, see `plant`.
-            seed: of the texts.
+            seed: seed of the texts.
             device: where the model goes.
         """
         plant(self.circuit, folder, self.form)
@@ -236,15 +238,15 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
 
 def _catalogue() -> dict[str, Planted]:
     """Every circuit as encoder and decoder, half of them with norms, and some with noise."""
-    found: dict[str, Planted] = {}
+    catalogue: dict[str, Planted] = {}
     for i, (name, (circuit, population)) in enumerate(_CIRCUITS.items()):
         for j, family in enumerate(get_args(Family)):
             form = Form(family, norms=(i + j) % 2 == 0, seed=i)
-            found[f"{name}-{family}"] = Planted(circuit, population, form)
+            catalogue[f"{name}-{family}"] = Planted(circuit, population, form)
     for name in ("or-encoder", "backup-decoder", "heuristic-encoder", "mixed-decoder"):
-        plain = found[name]
-        found[f"{name}-noisy"] = replace(plain, form=replace(plain.form, noise=NOISE))
-    return found
+        plain = catalogue[name]
+        catalogue[f"{name}-noisy"] = replace(plain, form=replace(plain.form, noise=NOISE))
+    return catalogue
 
 
 NOISE = 0.02
@@ -259,7 +261,7 @@ def planted_case(name: str, folder: str | Path, *, seed: int = 0, device: str = 
     Args:
         name: one of `CATALOGUE`.
         folder: for the checkpoint.
-        seed: of the texts.
+        seed: seed of the texts.
         device: where the model goes.
 
     Raises:

@@ -61,7 +61,7 @@ class Form:
         n_layers: layers.
         n_heads: heads of a layer.
         d_model: width of the stream.
-        seed: of the basis and the noise.
+        seed: seed of the basis and the noise.
     """
 
     family: Family = "encoder"

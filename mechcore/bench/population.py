@@ -59,7 +59,7 @@ class Population:
         Every slot is turned, but for the second of two that agree or differ with the label.
 
         Args:
-            values: of the slots of texts.
+            values: values of the slots of texts.
         """
         turned = -values
         for first, second in self.agreeing:
@@ -126,10 +126,10 @@ class Oracle:
         """Log-odds of the right class of every text, in nats, and the texts' probabilities."""
         values, labels, chance = self.population.every(domain)
         tokens, lengths, chance = self._texts(values, chance)
-        found = self.circuit.answers(
+        log_odds = self.circuit.answers(
             tokens, lengths, causal=self.causal, without=without, means=self.means
         )
-        return found * np.tile(labels, MOST_FILLERS + 1), chance
+        return log_odds * np.tile(labels, MOST_FILLERS + 1), chance
 
     def margin(self, domain: Domain, without: Collection[Component] = ()) -> float:
         """Mean log-odds of the right class, in nats."""
@@ -148,8 +148,10 @@ class Oracle:
 
     def interaction(self, domain: Domain, a: Component, b: Component) -> float:
         """Change of both less the changes of each, in nats; 0 where that is under a thousandth."""
-        found = self.change(domain, [a, b]) - self.change(domain, [a]) - self.change(domain, [b])
-        return found if abs(found) > _LEAST else 0.0
+        interaction = (
+            self.change(domain, [a, b]) - self.change(domain, [a]) - self.change(domain, [b])
+        )
+        return interaction if abs(interaction) > _LEAST else 0.0
 
 
 NOTHING = 1e-6

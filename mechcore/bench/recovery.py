@@ -90,7 +90,7 @@ def recovered_nodes(
     Args:
         case: a model of known truth.
         methods: names of `mechcore.bench.methods.RANKERS`, or `WITH_PAIRS`.
-        seed: of what methods draw.
+        seed: seed of what methods draw.
         schedule: of L0 pruning; the preset ``"thorough"`` by default.
         batch_size: texts of a forward of sweeps.
 
@@ -116,8 +116,8 @@ def recovered_nodes(
                 seed,
             )
             with counted(model, len(train)) as cost:
-                (found,) = RANKERS[method](request)
-            scores, mask = found.scores, found.mask
+                (subnetwork,) = RANKERS[method](request)
+            scores, mask = subnetwork.scores, subnetwork.mask
         faithful = faithfulness_of(model, scores, case.data["id"], means, batch_size=batch_size)
         rows.append(
             {
@@ -195,7 +195,7 @@ def recovered_pairs(
     Args:
         case: a model of known truth, of which interactions are known.
         methods: names of `mechcore.bench.methods.PREDICTORS`.
-        seed: of what methods draw.
+        seed: seed of what methods draw.
         batch_size: texts of a forward.
 
     Returns:
@@ -207,27 +207,29 @@ def recovered_pairs(
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []
     for method in methods if case.truth.interactions else ():
-        found = PREDICTORS[method](_pair_request(case, "id", means, seed, batch_size))
-        predicted = _beyond_rounding(found)
+        predictions = PREDICTORS[method](_pair_request(case, "id", means, seed, batch_size))
+        predicted = _beyond_rounding(predictions)
         rows.append(
             {
                 "case": case.name,
                 "method": method,
                 "seed": seed,
                 "n_true": len(case.truth.interactions or ()),
-                "n": len(found.interactions),
+                "n": len(predictions.interactions),
                 "auroc": pair_auroc(predicted, case.truth),
                 "signs": sign_accuracy(predicted, case.truth),
-                **asdict(found.cost),
+                **asdict(predictions.cost),
             }
         )
     return pd.DataFrame(rows, columns=PAIRS.names)
 
 
-def _beyond_rounding(found: Predictions) -> dict[ComponentSet, float]:
+def _beyond_rounding(predictions: Predictions) -> dict[ComponentSet, float]:
     """Predicted interactions, 0 where they are no more than rounding."""
-    predicted = found.interactions
-    least = NOTHING if found.in_nats else 1e-6 * max(map(abs, predicted.values()), default=0.0)
+    predicted = predictions.interactions
+    least = (
+        NOTHING if predictions.in_nats else 1e-6 * max(map(abs, predicted.values()), default=0.0)
+    )
     return {pair: 0.0 if abs(value) < least else value for pair, value in predicted.items()}
 
 
@@ -245,7 +247,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     Args:
         table: of `recovered_nodes` or `recovered_pairs`, of several cases.
         columns: to be averaged.
-        seed: of the resamples.
+        seed: seed of the resamples.
 
     Returns:
         One row per method, the best first by the first of the columns: method, n_circuits, each
@@ -261,9 +263,9 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     for method, part in by_case.groupby("method", sort=False):
         row: dict[str, Any] = {"method": method, "n_circuits": len(part)}
         for column in columns:
-            [found] = mean_intervals(part[column].to_numpy()[None], seed=seed)
-            low, high = np.clip([found.low, found.high], *_RANGES[column])
-            row |= {column: found.mean, f"{column}_low": low, f"{column}_high": high}
+            [interval] = mean_intervals(part[column].to_numpy()[None], seed=seed)
+            low, high = np.clip([interval.low, interval.high], *_RANGES[column])
+            row |= {column: interval.mean, f"{column}_low": low, f"{column}_high": high}
         row |= {name: part[name].mean() for name in _PASSES}
         rows.append(row)
     best = -1 if columns[0] != "cmd" else 1

@@ -25,7 +25,7 @@ def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
 
     Args:
         scores: the ranking.
-        shape: of the model.
+        shape: shape of the model.
 
     Raises:
         InputError: a score is NaN or infinite.
@@ -49,7 +49,7 @@ def node_auroc(scores: Ranking, truth: Truth, shape: ModelShape) -> float:
         scores: the ranking; larger is more likely to be true, so that of signed scores the
             absolute values may be meant.
         truth: what is true.
-        shape: of the model.
+        shape: shape of the model.
 
     Raises:
         InputError: a score is missing, NaN or infinite, or all or none of the components are true.

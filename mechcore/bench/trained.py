@@ -72,7 +72,7 @@ def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
 
     Args:
         name: one of `TRAINED`.
-        seed: of the choice among the texts of the file; 0 takes the first ones.
+        seed: seed of the choice among the texts of the file; 0 takes the first ones.
         device: where the model goes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The command line: one command for each question, and those on runs, studies and models."""
+"""The command line: one command per question, and commands for runs, studies and models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def group(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
 
 
 class Reproductions(TyperGroup):
-    """Commands that are imported when one of them is asked for."""
+    """Commands that are imported on first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
@@ -86,7 +86,7 @@ for _group, _panel, _commands in _PANELS:
         _group.command(_command.__name__.replace("_", "-"), rich_help_panel=_panel)(_command)
 app.add_typer(_STUDIES, name="study", rich_help_panel="Studies")
 app.add_typer(
-    group("Studies of published papers, and what they are made of.", Reproductions),
+    group("Studies of published papers, and their parts.", Reproductions),
     name="reproduce",
     rich_help_panel="Reproductions",
 )
@@ -94,12 +94,12 @@ app.add_typer(
 
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Show mechcore's warnings as one line each, and once, and no one else's."""
-    told: set[str] = set()
+    """Show each of mechcore's warnings once, on one line, and no others."""
+    seen: set[str] = set()
 
     def show(message: Any, category: Any, *_: Any, **__: Any) -> None:
-        if issubclass(category, MechcoreWarning) and str(message) not in told:
-            told.add(str(message))
+        if issubclass(category, MechcoreWarning) and str(message) not in seen:
+            seen.add(str(message))
             print(f"mechcore: warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():
@@ -137,13 +137,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         said = re.sub(r"Input should be a valid number\b[^(]*", "expected a number", said)
         said = said.replace("Input should be", "must be")
         code = _fail(f"{said} (mechcore COMMAND --help lists the options)", 2)
-    if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
+    if code == INTERRUPTED:  # typer also returns it for a KeyboardInterrupt
         _fail("interrupted; rerun the same command to resume", code)
     sys.exit(code or 0)
 
 
 def _with_home(arguments: Sequence[str]) -> list[str]:
-    """Arguments with ``~``, which shells leave after an equals sign, written out."""
+    """Arguments with ``~`` expanded, which shells do not do after an equals sign."""
     return [
         re.sub(r"^(--[\w-]+=)?~(?=/|$)", lambda at: f"{at[1] or ''}{os.path.expanduser('~')}", text)
         for text in arguments

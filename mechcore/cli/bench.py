@@ -16,19 +16,19 @@ from mechcore.settings import setting
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is compared."""
+    """What to compare."""
 
     cases: tuple[str, ...] = setting(
-        ("planted", "trained"), "Cases; planted and trained stand for all of these.", "--cases"
+        ("planted", "trained"), "Cases; planted or trained: all of that type.", "--cases"
     )
     methods: tuple[str, ...] = setting(
         (), "Methods that rank components; all by default.", "--methods"
     )
     interactions: tuple[str, ...] = setting(
-        (), "Ways to predict interactions; all by default.", "--interactions"
+        (), "Predictors of interactions; all by default.", "--interactions"
     )
     seeds: tuple[int, ...] = setting((0,), "Repetitions.", "--seeds")
-    names: bool = setting(False, "Name all cases, and end.", "--list")
+    names: bool = setting(False, "List all cases and exit.", "--list")
     out: Path = setting(Path("mechcore-bench"), "Folder for tables and figures.", "--out")
 
 
@@ -36,7 +36,7 @@ class BenchOptions:
 def bench(
     resources: Annotated[Given[Resources], From(Resources, ("device",))], how: BenchOptions
 ) -> None:
-    """How well methods find what is true of models of known truth.
+    """How well methods recover the known truth of planted and trained models.
 
     Rerun to resume.
     """
@@ -56,7 +56,7 @@ def bench(
     ranked, paired = how.methods or (*every, WITH_PAIRS), how.interactions or tuple(PREDICTORS)
     if matching := [name for name in ranked if name in WITHOUT_TRUTH]:
         raise InputError(
-            f"--methods: {matching[0]} matches the masks of another method; leave it out"
+            f"--methods: {matching[0]} copies the sizes of another method's masks; leave it out"
         )
     with progress.shown():
         nodes, pairs = run_benchmark(how.out, cases, ranked, paired, how.seeds, device)

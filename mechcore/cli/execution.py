@@ -1,4 +1,4 @@
-"""Options of every command that does a study, and doing one as they say."""
+"""Options of every command that runs a study, and running it accordingly."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 ResourceOptions: TypeAlias = Annotated[Given[Resources], From(Resources)]
 
 COMMAND_LINE = "command line"
-"""Where settings come from that options give."""
+"""Origin of settings that come from options."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a study is done."""
+    """How to run a study."""
 
     out: Path | None = setting(
         None, "Folder for the results; by default the study's name.", "--out"
     )
     store: Path | None = setting(
-        None, "Run store, which studies can share; else in --out.", "--store", rare=True
+        None, "Run store, shareable between studies; by default in --out.", "--store", rare=True
     )
     executor: Literal["in-process", "ray"] = setting(
         "in-process",
-        "On this machine, or on the workers of Ray.",
+        "Run jobs on this machine, or on Ray workers.",
         "--executor",
         panel="Compute",
     )
     address: str | None = setting(
         None,
-        "Ray cluster (auto, HOST:PORT); else one is started here.",
+        "Ray cluster (auto, HOST:PORT); by default a new local one.",
         "--address",
         panel="Compute",
         rare=True,
     )
     workers: int | None = setting(
         None,
-        "Concurrent jobs on this machine, which share its cores.",
+        "Concurrent jobs on this machine, sharing its cores.",
         "--workers",
         panel="Compute",
     )
@@ -56,24 +56,24 @@ class RunOptions:
         None, "Log the results to this project of Weights & Biases.", "--wandb"
     )
     wandb_mode: Literal["offline", "online"] | None = setting(
-        None, "Into a folder to sync later (offline), or at once.", "--wandb-mode", rare=True
+        None, "Log to a folder to sync later (offline), or online.", "--wandb-mode", rare=True
     )
     dry_run: bool = setting(False, "Only list the jobs and their forward passes.", "--dry-run")
 
     panel: ClassVar[str] = "Output"
 
     def check(self) -> None:
-        """Refuse, as an `InputError`, options for others that are not given; look for wandb."""
+        """Raise `InputError` for options without the options they belong to; check for wandb."""
         if self.executor != "ray" and self.address is not None:
-            raise InputError("--address is for --executor ray; name it, or leave the address out")
+            raise InputError("--address needs --executor ray; add it, or leave --address out")
         if self.executor == "ray" and self.workers is not None:
             raise InputError(
-                "--workers is for jobs on this machine; with --executor ray, Ray has as many as "
-                "fit: leave it out"
+                "--workers is for jobs on this machine; with --executor ray, Ray sets the number: "
+                "leave it out"
             )
         if self.wandb is None and self.wandb_mode is not None:
             raise InputError(
-                "--wandb-mode is for --wandb, which names the project to log to; add it, or leave "
+                "--wandb-mode needs --wandb, which names the project to log to; add it, or leave "
                 "out --wandb-mode"
             )
         if self.wandb is not None:
@@ -92,15 +92,15 @@ class RunOptions:
         workers: int = 1,
         show: Callable[[Path], None] = lambda folder: None,
     ) -> None:
-        """Do a study, or list its jobs.
+        """Run a study, or list its jobs.
 
-        ``out`` and ``workers`` hold unless others are asked for; ``show`` prints the main results
+        ``out`` and ``workers`` are defaults of the options; ``show`` prints the main results
         in a folder.
 
         Raises:
-            InputError: something cannot be used.
+            InputError: an input is invalid.
             StudyError: jobs failed.
-            MechcoreError: the study is done, but Weights & Biases did not take it.
+            MechcoreError: the study is done, but logging to Weights & Biases failed.
         """
         self.check()
         if self.executor == "in-process" or self.dry_run:  # a cluster has its own devices
@@ -128,8 +128,8 @@ class RunOptions:
                 unlogged = str(error)
         if unlogged:
             raise MechcoreError(
-                f"the run is done, but not logged: {unlogged}; rerun the same command to log it, "
-                "which does none of the work again"
+                f"the run is done, but not logged: {unlogged}; rerun the same command to log it "
+                "without repeating any work"
             )
 
     def _executor(self, resources: Resources, workers: int) -> Executor:
@@ -151,7 +151,7 @@ class RunOptions:
 
 
 def _show_jobs(prepared: Prepared) -> None:
-    """The jobs known by now that are left, with the passes through the model that they cost."""
+    """Print the remaining jobs known so far, with the forward passes they cost."""
     import pandas as pd
 
     from mechcore.cli.shared import show
@@ -163,6 +163,6 @@ def _show_jobs(prepared: Prepared) -> None:
     passes = [round(job.step.cost(job)) for job in pending]
     show(pd.DataFrame({"job": [job.name for job in pending], "passes": passes}))
     print(
-        f"{len(pending)} of {n} jobs known by now are to do: about {sum(passes)} forward passes of "
+        f"{len(pending)} of {n} jobs known so far remain: about {sum(passes)} forward passes of "
         "one example"
     )

@@ -1,8 +1,8 @@
 """Options of the command line, made from classes of settings.
 
-A command takes a parameter of type ``Annotated[Given, From(SomeSettings, ...)]``; each setting that
-has an option becomes one. An option that is not on the command line has no value, so that what was
-given, defaults that are spelled out among it, can beat a study's file.
+A command takes a parameter of type ``Annotated[Given, From(SomeSettings, ...)]``; each setting with
+an option becomes one. An option that is not on the command line has no value, so that options given
+explicitly, even with default values, override a study's file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ S = TypeVar("S")
 
 _ALL = "help_all"
 _PRESET, _MORE = "preset", "*"
-"""Names, among settings that have presets, of the preset and of changes without own options."""
+"""For settings with presets: names of the preset and of changes without their own options."""
 
 
 @dataclass(frozen=True)
 class From:
-    """Which options a command has.
+    """The options of a command.
 
     Attributes:
         kind: the class of settings.
-        names: of the settings, or of groups of them, with dots; all if there are none. A setting
-            that is named itself, in no group, has an option by default called as the setting.
+        names: dotted names of the settings, or of groups of them; by default all. A setting
+            named individually gets an option with its own name by default.
         without: settings among these that get no option.
-        defaults: of this command, where they are others than those of the class.
-        every: a group of which each setting has an option, by default called as the setting.
+        defaults: this command's defaults, if they differ from those of the class.
+        every: a group in which each setting has an option, by default with its own name.
     """
 
     kind: Any
@@ -47,7 +47,7 @@ class From:
     every: str = ""
 
     def options(self) -> list[_Option]:
-        """The options, each with all that it sets."""
+        """The options, with the settings that each one sets."""
         options: dict[str, _Option] = {}
         base = None if hasattr(self.kind, "presets") else self.kind()
         of_class = getattr(self.kind, "panel", None)
@@ -74,17 +74,20 @@ class From:
 def _settings(
     kind: Any, of: Any, panel: str | None, place: str = ""
 ) -> Iterator[tuple[str, Entry, Any, str | None]]:
-    """Settings by name with dots, each with its value in ``of`` and its panel of the help.
+    """Settings by dotted name, each with its value in ``of`` and its panel of the help.
 
-    Where there are presets, what stands for others comes first, and none but these has a value.
+    With presets, the preset and the option for further changes come first, and only they have
+    values.
     """
     presets: Presets[Any] | None = getattr(kind, "presets", None)
     if presets is not None:
         of, named = None, Literal.__getitem__(tuple(presets.named))
-        first = Setting(f"Settings of {presets.what} to begin with.", presets.preset_option)
+        first = Setting(f"Preset of {presets.what}.", presets.preset_option)
         first_entry = Entry(_PRESET, named, presets.default, first)
         yield f"{place}{_PRESET}", first_entry, presets.default, panel
-        more = Setting(f"Further settings of {presets.what}: NAME=VALUE by commas.", presets.option)
+        more = Setting(
+            f"Further settings of {presets.what}: comma-separated NAME=VALUE.", presets.option
+        )
         yield f"{place}{_MORE}", Entry(_MORE, Mapping[str, str], {}, more), None, panel
     for name, entry in entries(kind).items():
         value = getattr(of, name, None)
@@ -106,7 +109,7 @@ class _Option:
 
     @property
     def type(self) -> Any:
-        """What typer makes of the text."""
+        """The type to which typer converts the text."""
         simple = (bool, int, float, Path)
         kinds = self.entry.choices
         return next((k for k in kinds if k in simple or get_origin(k) is Literal), str)
@@ -127,7 +130,7 @@ class _Option:
         return _parameter(name, None, self.type | None, option)
 
     def _metavar(self) -> str | None:
-        """How lists are written; typer knows about single values."""
+        """The notation of lists; typer provides that of single values."""
         if self.type is not str or str in self.entry.choices:
             return None
         origins = [get_origin(kind) for kind in self.entry.choices]
@@ -144,7 +147,7 @@ class _Option:
         return rf"{text} \[default: {default}]" if shown else text
 
     def value(self, given: Any) -> Any:
-        """The setting's value from what typer made of the text; an `InputError` if it has none."""
+        """The setting's value from typer's; raises `InputError` if it is invalid."""
         option, entry = self.flags[0], self.entry
         if self.type is str and str not in entry.choices:
             given = _from_text(entry, option, given)
@@ -184,13 +187,13 @@ def _pairs(option: str, text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Given(Generic[S]):
-    """What the command line gives of the settings of a class, by name with dots."""
+    """The settings of a class given on the command line, by dotted name."""
 
     made: From
     values: Mapping[str, Any]
 
     def over(self, base: S) -> S:
-        """Settings with what is on the command line; an `InputError` where they contradict it."""
+        """``base`` with the settings of the command line; `InputError` if they contradict."""
         presets: Presets[S] | None = getattr(self.made.kind, "presets", None)
         if presets is None:
             return with_values(base, self.values)
@@ -199,20 +202,20 @@ class Given(Generic[S]):
 
     @property
     def settings(self) -> S:
-        """The command's defaults with what is on the command line, see `over`."""
+        """The command's defaults with the settings of the command line, see `over`."""
         presets: Presets[S] | None = getattr(self.made.kind, "presets", None)
         if presets is not None:
             return self.over(presets.named[presets.default])
         return self.over(with_values(self.made.kind(), self.made.defaults))
 
     def options(self) -> list[str]:
-        """The options that are on the command line."""
+        """The options given on the command line."""
         given = self.values.keys()
         return [option.flags[0] for option in self.made.options() if given & {*option.names}]
 
 
 def _given(made: From, texts: Sequence[tuple[_Option, Any]]) -> Given[Any]:
-    """What is on the command line, from typer's values by option."""
+    """The settings given on the command line, from typer's values by option."""
     given = [(option, option.value(text)) for option, text in texts if text is not None]
     values: dict[str, Any] = {name: value for option, value in given for name in option.names}
     for place in [name.removesuffix(_MORE) for name in values if name.endswith(_MORE)]:
@@ -220,7 +223,7 @@ def _given(made: From, texts: Sequence[tuple[_Option, Any]]) -> Given[Any]:
             if f"{place}{name}" in values:
                 flags = next(o.flags for o, _ in given if f"{place}{_MORE}" in o.names)
                 raise InputError(
-                    f"{flags[0]}: {name} is given as an option of its own, too; leave one out"
+                    f"{flags[0]}: {name} also has its own option here; leave one of them out"
                 )
             values[f"{place}{name}"] = _plain(text)
     return Given(made, values)
@@ -240,10 +243,10 @@ def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Param
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a typer command take options in groups.
+    """Decorate a typer command so that it takes groups of options.
 
-    A parameter annotated by `From` is a `Given`; one whose type is a class of settings has these.
-    Where options are hidden, ``--help-all`` shows them.
+    A parameter annotated with `From` receives a `Given`; one typed as a settings class receives
+    an instance. ``--help-all`` also shows hidden options.
     """
     groups: dict[str, tuple[From, bool, dict[str, _Option]]] = {}
     parameters: list[inspect.Parameter] = []
@@ -258,13 +261,13 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         parameters += [option.parameter(key) for key, option in options.items()]
         groups[name] = (known, made is None, options)
     if any(getattr(note, "hidden", False) for p in parameters for note in get_args(p.annotation)):
-        text = "Show all options, with those that are rarely used, and exit."
+        text = "Show all options, including rarely used ones, and exit."
         shown = typer.Option("--help-all", callback=_show_all, is_eager=True, help=text)
         parameters.append(_parameter(_ALL, False, bool, shown))
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
-        values.pop(_ALL, None)  # which ends the command where it is given
+        values.pop(_ALL, None)  # if given, the command has already ended
         for name, (made, whole, options) in groups.items():
             texts = [(option, values.pop(key)) for key, option in options.items()]
             given = _given(made, texts)
@@ -283,7 +286,7 @@ def split(text: str | None) -> list[str]:
 
 
 def _plain(text: str) -> int | float | str | bool | None:
-    """A value that an option has as text."""
+    """The value of an option's text."""
     words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
     for read in (int, float, words.__getitem__):
         with suppress(ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""Commands made from the analyses, one for each question."""
+"""Commands made from the analyses, one per question."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,16 +25,16 @@ _COMMON = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "ana
 _Where = Annotated[
     Path | None,
     typer.Argument(
-        help="Folder of a run to add to, or a study as YAML; else the options say what it is of.",
+        help="Folder of a run to add to, or a YAML configuration; by default only the options.",
         show_default=False,
     ),
 ]
 
 
 def question(name: str) -> Callable[..., None]:
-    """The command that answers one question; it has an option for each setting of the analysis."""
+    """The command for one question, with an option for each setting of the analysis."""
     kind, own = ANALYSES[name], f"analyses.{name}"
-    # What is left open is the study's; anything else is of the analysis alone.
+    # Settings left open take the study's values; all others belong to the analysis.
     known, shared = entries(kind).values(), entries(StudyConfig)
     of_both = [entry.name for entry in known if entry.name in shared and not entry.optional]
     without = [*left_to_study(name), *of_both]
@@ -47,13 +47,12 @@ def question(name: str) -> Callable[..., None]:
         if not kind.always and getattr(base.analyses, name) is None:
             base = replace(base, analyses=with_values(base.analyses, {name: kind()}))
         study = given.over(base)
-        # A folder keeps the answers that it has.
+        # A folder keeps its earlier answers.
         only = dict.fromkeys((*base.only, name)) if base.only or folder is None else ()
         if "model.embedded" in given.values and study.model.source is not None:
             raise InputError(
                 f"--embedded {study.model.embedded} and the model {study.model.source} exclude "
-                "each other: an embedded model is used where no other is named; leave one of them "
-                "out"
+                "each other; leave one of them out"
             )
         stages = [("defaults", StudyConfig()), (f"{where}", base)]
         out = str(folder or f"mechcore-{name.replace('_', '-')}")
@@ -61,7 +60,7 @@ def question(name: str) -> Callable[..., None]:
         do_study(study, resources, how, out, stages, lambda run: _show(read_run(run), kind))
 
     ask.__name__ = name
-    ask.__doc__ = f"{kind.__doc__}\n\nRerun to resume; results that a run has are used."
+    ask.__doc__ = f"{kind.__doc__}\n\nRerun to resume; existing results are reused."
     ask.__annotations__ = {
         "given": Annotated[Given[StudyConfig], From(StudyConfig, names, without, every=own)],
         "resources": ResourceOptions,
@@ -79,12 +78,12 @@ def do_study(
     stages: Sequence[tuple[str, Any]],
     show: Callable[[Path], None],
 ) -> None:
-    """Do the main study with the resources of the command line; ``stages`` made its settings."""
+    """Run the main study with the command line's resources; ``stages`` made its settings."""
     study = replace(study, resources=resources.over(study.resources))
     if resources.values.get("device") and study.model.device_map is not None:
         raise InputError(
             f"--device {study.resources.device} and device_map {study.model.device_map} exclude "
-            "each other: a map says itself which devices are used; leave one of them out"
+            "each other, since a map names its devices; leave one of them out"
         )
     from mechcore.study.kinds import DEFAULT
 
@@ -93,14 +92,14 @@ def do_study(
 
 
 def left_to_study(name: str) -> list[str]:
-    """Settings of an analysis that, left open, are those of the study."""
+    """Settings of an analysis that take the study's values if left open."""
     known, shared = entries(ANALYSES[name]).values(), entries(StudyConfig)
     both = (entry.name for entry in known if entry.optional and entry.name in shared)
     return [f"analyses.{name}.{setting}" for setting in both]
 
 
 def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
-    """The study that a question is asked about, and its folder if it has one already."""
+    """The study that a question refers to, and its existing folder, if any."""
     from mechcore.study.kinds import read_study
     from mechcore.study.results import opened
 
@@ -110,14 +109,14 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
     study = read_study(where)[1] if folder is None else opened(folder).settings
     if not isinstance(study, StudyConfig) or (folder and study.variants):
         raise InputError(
-            f"{where}: holds a study of another kind, or of several models; expected the folder of "
-            "a run of one model, or a study of it"
+            f"{where}: found a study of another kind, or of several models; expected the folder or "
+            "configuration of a run of one model"
         )
     return study, folder
 
 
 def show_run(run: Path) -> None:
-    """The headline of each analysis of a run, and at the end what opens its page."""
+    """Print the headline of each analysis of a run, ending with those that open its page."""
     from mechcore.report.run_folder import read_run
 
     folder, kinds = read_run(run), [ANALYSES[name] for name in ANALYSES]
@@ -129,7 +128,7 @@ def show_run(run: Path) -> None:
 
 
 def _show(folder: "RunFolder", kind: "type[Analysis]") -> None:
-    """As much of the first table of an analysis as there is room for, and its headlines."""
+    """Print as much of an analysis's first table as fits, and its headlines."""
     from mechcore.report.blocks import Table
 
     blocks = (block for section in kind.sections(folder) for block in section.blocks)

@@ -1,4 +1,4 @@
-"""What the commands share: checking and showing."""
+"""Checks and output shared by the commands."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ TEST_DATA = (
 )
 TEST = (*TEST_DATA, "batch_size")
 PRUNING = ("prune", "seeds", "target_sparsities")
-"""Settings of the main study that several commands have options for."""
+"""Settings of the main study with options in several commands."""
 
 MOST_SHOWN, MOST_TEXT = 15, 40
-"""Rows of a table on the terminal, and characters of a text in it."""
+"""Maximum rows of a table on the terminal, and characters of a text in it."""
 
 
 def must_not_exist(out: Path, *, file: bool = False) -> None:
-    """Refuse an output that exists or cannot be written."""
+    """Raise if an output exists or cannot be written."""
     from mechcore.files import check_can_write
 
     if out.exists() and (file or out.is_file() or any(out.iterdir())):
-        raise InputError(f"{out}: exists already; choose another --out or remove it")
+        raise InputError(f"{out}: already exists; choose another --out or remove it")
     check_can_write(out)
 
 
 def show(frame: Any) -> None:
-    """A table on the terminal; where there is little room, texts go on in the next line."""
+    """Print a table; long texts wrap if the terminal is narrow."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
     from rich import box
     from rich.console import Console
@@ -61,7 +61,7 @@ def show(frame: Any) -> None:
 
 
 def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The first columns and rows of a table of texts, as many as a terminal has room for."""
+    """Print the first columns and rows of a table of texts, as many as fit the terminal."""
     import pandas as pd
     from rich.console import Console
 
@@ -76,21 +76,21 @@ def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cell(name: Any, value: Any) -> str:
-    """Numbers that are not whole have three decimals; the end of an unknown interval is a dash."""
+    """A cell's text: three decimals for non-integers, a dash for unknown interval ends."""
     if value is None or str(value) in ("nan", "<NA>"):
         return "\u2013" if str(name).endswith(("low", "high")) else ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def run_table(out: Path, name: str) -> Any:
-    """A table of a run as it was written: whole numbers stay whole where a row has none."""
+    """A table of a run as written: whole numbers stay whole even with missing values."""
     import pandas as pd
 
     return pd.read_csv(out / "tables" / f"{name}.csv", dtype_backend="numpy_nullable")
 
 
 def show_missing(out: Path, name: str) -> None:
-    """The masks that a run lacks, if any, and why."""
+    """Print the masks that a run lacks, if any, and why."""
     if (out / "tables" / f"{name}.csv").exists():
         for row in run_table(out, name).to_dict("records"):
             where = f", checkpoint {row['checkpoint']}" if "checkpoint" in row else ""

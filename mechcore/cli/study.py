@@ -29,7 +29,7 @@ from mechcore.settings import origins, setting, with_values
 from mechcore.steps.config import Embedded
 
 _ANALYSES = [f"analyses.{name}" for name in ANALYSES if not ANALYSES[name].asked]
-"""Those that are done unless they are left out: their options stand here, others' in a file."""
+"""Analyses that run by default: only these have options here."""
 
 _LEFT = [setting for name in ANALYSES for setting in left_to_study(name)]
 _RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "only", *_ANALYSES)
@@ -40,30 +40,30 @@ _OWN = (
     *("data.train", "data.id", "data.ood", "data.task", "data.folder", "data.columns"),
     "data.label_map",
 )
-"""Settings for models and data of the user's own."""
+"""Settings for the user's own models and data."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which analyses a study consists of, beside those of its settings."""
+    """Changes to the analyses that a study consists of."""
 
-    asked: tuple[str, ...] = setting((), "Also: halves, search or an added one.", "--with")
-    left_out: tuple[str, ...] = setting((), "Leave out, such as sweep,paths,dose.", "--without")
+    asked: tuple[str, ...] = setting((), "Also run: halves, search or an added one.", "--with")
+    left_out: tuple[str, ...] = setting((), "Skip, such as sweep,paths,dose.", "--without")
 
     panel: ClassVar[str] = "Analyses"
 
     def named(self) -> list[tuple[str, str]]:
-        """Options that are on the command line, each with an analysis that it names."""
+        """The options given on the command line, paired with the analyses they name."""
         asked, left_out = (("--with", name) for name in self.asked), self.left_out
         return [*asked, *(("--without", name) for name in left_out)]
 
     def over(self, study: StudyConfig) -> StudyConfig:
-        """The study with these analyses beside its own; an `InputError` where that cannot be."""
+        """The study with these changes; raises `InputError` if they are impossible."""
         changes: dict[str, Any] = {}
         for option, name in self.named():
             kind = ANALYSES[name]
             if kind.always:
-                raise InputError(f"{option} {name}: is part of every study; leave it out here")
+                raise InputError(f"{option} {name}: already part of every study; remove it")
             if name in changes:
                 raise InputError(f"--with and --without both name {name}; choose one")
             had = getattr(study.analyses, name)
@@ -79,12 +79,12 @@ def run(
     how: RunOptions,
     config: Annotated[
         Path | None,
-        typer.Argument(help="Study as YAML, see mechcore study init; the options below beat it."),
+        typer.Argument(help="YAML configuration (mechcore study init); options override it."),
     ] = None,
 ) -> None:
-    """A whole study: evaluate, prune, core, head categories, ablations, roles, one report.
+    """Run a whole study: evaluation, pruning, core, head categories, ablations, roles, report.
 
-    Rerun to resume: what is done is kept, and only what depends on a change is done again.
+    Rerun to resume: finished work is kept, and only what depends on a change is redone.
     """
     from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 
@@ -100,8 +100,8 @@ def run(
     if not isinstance(base, StudyConfig):
         if options := [*given.options(), *(option for option, _ in chosen.named())]:
             raise InputError(
-                f"{options[0]} is for the main study, and the file describes one of kind "
-                f"{kind!r}; write its settings into the file"
+                f"{options[0]} applies to the main study, but the file describes a study of kind "
+                f"{kind!r}; put the settings into the file"
             )
         how.do(kind, base, resources.over(Resources()), out=out, origins=origins(*stages))
         return
@@ -120,7 +120,7 @@ def demo(
         Embedded, typer.Argument(help="Which embedded model.", show_default=True)
     ] = "encoder",
 ) -> None:
-    """The whole study of an embedded model on embedded data, as mechcore run does it of yours."""
+    """Run the whole study of an embedded model on embedded data; mechcore run studies yours."""
     base = StudyConfig()
     study = given.over(chosen.over(replace(base, model=replace(base.model, embedded=model))))
     how.check()
@@ -131,7 +131,7 @@ def init(
     file: Annotated[Path, typer.Argument(help="File to write, .yaml.")] = Path("study.yaml"),
     kind: Annotated[str, typer.Option("--kind", help="Kind of study.")] = "heuristic-core",
 ) -> None:
-    """Write a study's settings, each with its default and what it means, as a file to edit."""
+    """Write a study's settings, with defaults and descriptions, to a file to edit."""
     from mechcore.files import write_text
     from mechcore.study.template import template
 
@@ -144,10 +144,10 @@ def init(
 def status(
     folder: Annotated[Path, typer.Argument(help="Folder of a study, its --out.")],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare all results with their checksums.")
+        bool, typer.Option("--verify", help="Check all results against their checksums.")
     ] = False,
 ) -> None:
-    """What of a study is done, and what is left."""
+    """Show which jobs of a study are done and which remain."""
     from mechcore.study.run import job_table
     from mechcore.study.status import damaged, status_table
 
@@ -165,23 +165,23 @@ def status(
         problems = damaged(store)
         for problem in problems:
             print(f"damaged: {problem}")
-        print(f"{len(store.all_keys()) - len(problems)} results are what was written")
+        print(f"{len(store.all_keys()) - len(problems)} results match their checksums")
         if problems:
             raise typer.Exit(1)
 
 
 def clean(
     folder: Annotated[Path, typer.Argument(help="Folder of a study, its --out.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go.")] = False,
 ) -> None:
-    """Remove results from the store that no study uses any more, and what killed runs left."""
+    """Remove results that no study uses any more, and leftovers of killed runs, from the store."""
     from mechcore.study.results import opened
     from mechcore.study.status import removable
 
     store = opened(folder).store
     keys, leftovers, size = removable(store)
     if not dry_run:
-        keys = [key for key in keys if store.remove(key)]  # none that another process is making
+        keys = [key for key in keys if store.remove(key)]  # except those in use elsewhere
         store.leftovers(remove=True)
     word = "would remove" if dry_run else "removed"
     print(
@@ -193,10 +193,10 @@ def clean(
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
     figures: Annotated[
-        str, typer.Option("--figures", help="Files of every figure: some of png, svg, pdf.")
+        str, typer.Option("--figures", help="Formats of every figure: some of png, svg, pdf.")
     ] = "svg,png",
 ) -> None:
-    """The report of a finished run, made again from its tables."""
+    """Rebuild the report of a finished run from its tables."""
     from mechcore.report import build_report
 
     print(f"report: {build_report(folder, figures=split(figures))}")
@@ -205,16 +205,16 @@ def report(
 def export(
     folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
     mask: Annotated[
-        str, typer.Option("--mask", help="Which subnetwork: a name such as s0.50-seed42.")
+        str, typer.Option("--mask", help="Name of the subnetwork, such as s0.50-seed42.")
     ],
     fill: Annotated[
-        Literal["mean", "zero"], typer.Option("--fill", help="What a pruned output becomes.")
+        Literal["mean", "zero"], typer.Option("--fill", help="What replaces a pruned output.")
     ] = "mean",
     out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoint.")] = Path(
         "mechcore-export"
     ),
 ) -> None:
-    """A subnetwork of a run as an ordinary Hugging Face checkpoint, means folded into weights."""
+    """Export a subnetwork as an ordinary Hugging Face checkpoint, means folded into weights."""
     from mechcore.components import Mask
     from mechcore.masking.means import MeanActivations
     from mechcore.models.export import export_checkpoint
@@ -231,7 +231,7 @@ def export(
     must_not_exist(out)
     values = Mask.load(files[mask])
     averages = MeanActivations.load(folder / MEANS_FILE) if fill == "mean" else None
-    # A model that the study trained is not read as the one that its training began at.
+    # A model that the study trained is not read like its base model.
     how = {} if "base" in config["model"] else config["settings"]["model"]
     export_checkpoint(
         *(config["model"]["source"], out, values, averages, fill),

@@ -28,13 +28,13 @@ def train(
     how: Annotated[Given[TrainSettings], From(TrainSettings)],
     device: Annotated[
         str | None,
-        typer.Option("--device", help="cpu, cuda or mps; else cuda where there is one."),
+        typer.Option("--device", help="cpu, cuda or mps; by default cuda if available."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for checkpoints and history.")] = Path(
         "mechcore-training"
     ),
 ) -> None:
-    """Fine-tune a checkpoint on your data, with further checkpoints and a history on the way.
+    """Fine-tune a checkpoint on your data, with intermediate checkpoints and a history.
 
     Rerun to resume after an interruption.
     """
@@ -64,25 +64,25 @@ def train(
         history = begin(out)
     _show_history(history)
     if (best := best_step(out)) is not None:
-        print(f"the best evaluation is that of step {best}, whose weights are in {out / 'final'}")
+        print(f"the best evaluation was at step {best}; its weights are in {out / 'final'}")
     print(f"checkpoints and history: {out}")
 
 
 def _check_base(base: ModelConfig) -> None:
     if base.source is None:
         raise InputError(
-            "--model is missing; name the checkpoint to begin from, a directory or a hub id such "
+            "--model is missing; name the checkpoint to fine-tune, a directory or a hub id such "
             "as google-bert/bert-base-cased"
         )
     if (base.prompt is None) != (base.answers is None):
         raise InputError(
-            "--prompt and --answers belong together: the text of a language model and the words "
-            "that complete it; give both, or none to train a classifier"
+            "--prompt and --answers belong together: the text for a language model and the words "
+            "that complete it; give both, or neither to train a classifier"
         )
 
 
 def _show_history(history: Any) -> None:
-    """Accuracies by step, the last ones where there are many."""
+    """Print accuracies by step; if there are many, only the last."""
     from mechcore.data.examples import ALL
 
     overall = history[history["subset"] == ALL]

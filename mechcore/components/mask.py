@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ANY_MODEL = "load it with any_model=True"
-"""How to use a mask on another model than its own, for messages."""
+"""How to use a mask on a model other than its own, for messages."""
 
 
 class Mask(Shown):
@@ -34,11 +34,11 @@ class Mask(Shown):
             ``has_mlps`` is False); a leading axis holds several masks. They are copied, unless they
             require grad: then changes of the tensor, such as an optimiser's, reach the mask.
         has_mlps: whether the last column is the MLP.
-        identity: the model that the mask was found on, which it is to be used with; None, as for
-            masks made by hand, allows every model of its shape.
+        identity: the model that the mask was made for; None, as for masks made by hand, allows
+            every model of its shape.
 
     Raises:
-        InputError: the shape or a value is not that of a mask.
+        InputError: the shape or a value is invalid.
 
     >>> mask = Mask.full(ModelShape(2, 2)).without("L1.H0")
     >>> mask, round(mask.sparsity, 3)
@@ -116,7 +116,7 @@ class Mask(Shown):
         return cls(torch.cat(parts), has_mlps=masks[0].shape.has_mlps, identity=identity)
 
     def with_identity(self, identity: Identity | None) -> Mask:
-        """This mask as one found on the model ``identity``; None lets it be used on any."""
+        """This mask as one made for the model ``identity``; None allows any model."""
         return Mask(self.values, has_mlps=self.shape.has_mlps, identity=identity)
 
     def _like(self, values: Tensor) -> Mask:
@@ -192,11 +192,11 @@ class Mask(Shown):
     # -- set algebra on what is kept ----------------------------------------------------------
 
     def __and__(self, other: Mask) -> Mask:
-        """Keep what both keep (the smaller value)."""
+        """Keep the components that both keep (the smaller value)."""
         return self._joined(other, torch.minimum)
 
     def __or__(self, other: Mask) -> Mask:
-        """Keep what either keeps (the larger value)."""
+        """Keep the components that either keeps (the larger value)."""
         return self._joined(other, torch.maximum)
 
     def _joined(self, other: Mask, join: Callable[[Tensor, Tensor], Tensor]) -> Mask:
@@ -205,15 +205,15 @@ class Mask(Shown):
         return Mask(values, has_mlps=self.shape.has_mlps, identity=identity)
 
     def __sub__(self, other: Mask) -> Mask:
-        """Keep what this keeps and the other ablates."""
+        """Keep the components that this mask keeps and the other ablates."""
         return self & ~other
 
     def __invert__(self) -> Mask:
-        """Keep what this ablates."""
+        """Keep the components that this mask ablates."""
         return self._like(1 - self.values)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both keep the same, on whichever model they were found."""
+        """Whether both have the same values, whatever models they were made for."""
         return (
             isinstance(other, Mask)
             and self.shape == other.shape
@@ -248,11 +248,11 @@ class Mask(Shown):
         return frame
 
     def check(self, model: Any) -> None:
-        """Make sure the mask's shape is that of ``model``, and its values are those of a mask.
+        """Check that the mask's shape is that of ``model``, and that its values are valid.
 
         Raises:
             MismatchError: layers, heads or MLPs differ.
-            InputError: they are no tensor of such a shape, or one is not from 0 to 1.
+            InputError: the values are not a tensor of such a shape, or not from 0 to 1.
         """
         shape = ModelShape.of(model)
         now = self._like(self.values).shape  # they may have been changed, or others be given
@@ -267,13 +267,13 @@ class Mask(Shown):
         """Write to ``.json`` (single discrete masks, readable) or ``.safetensors``, atomically.
 
         Raises:
-            InputError: the ending is another, the mask has no JSON form, or the metadata have an
-                entry ``identity``, which is the mask's own.
+            InputError: the suffix is another, the mask has no JSON form, or the metadata have an
+                entry ``identity``, which is reserved.
         """
         path = Path(path)
         if "identity" in (metadata or {}):
             raise InputError(
-                f"mask file {path}: metadata has an entry 'identity', the mask's own place; "
+                f"mask file {path}: metadata has a reserved entry 'identity'; "
                 "use another name, or Mask.with_identity"
             )
         if path.suffix == ".safetensors":
@@ -291,11 +291,11 @@ class Mask(Shown):
                 content["identity"] = asdict(self.identity)
             write_text(path, json.dumps(content, indent=2) + "\n")
         else:
-            raise InputError(f"mask file {path}: expected the ending .json or .safetensors")
+            raise InputError(f"mask file {path}: expected the suffix .json or .safetensors")
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a safetensors file says of a mask beside its values."""
+        """The metadata of a mask in a safetensors file."""
         facts = {"has_mlps": json.dumps(self.shape.has_mlps)}
         if self.identity is not None:
             facts["identity"] = json.dumps(asdict(self.identity))
@@ -303,20 +303,20 @@ class Mask(Shown):
 
     @classmethod
     def load(cls, path: str | Path, *, any_model: bool = False) -> Mask:
-        """Read what `save` wrote.
+        """Read a mask written by `save`.
 
         Args:
             path: the file.
-            any_model: forget which model the mask was found on, and so allow every model of its
-                shape, such as another checkpoint of a training run. Files that do not say which
-                it was, such as those written by hand, allow every model anyway.
+            any_model: ignore which model the mask was made for, and so allow every model of its
+                shape, such as another checkpoint of a training run. Files without that
+                information, such as those written by hand, always allow every model.
 
         Raises:
             InputError: the file is missing or is not a mask.
         """
         path = Path(path)
         if path.is_dir():
-            raise InputError(f"mask file {path}: is a folder; name one of the mask files in it")
+            raise InputError(f"mask file {path}: found a folder; name one of the mask files in it")
         if not path.is_file():
             raise InputError(f"mask file {path}: no such file")
         try:
@@ -342,14 +342,14 @@ class Mask(Shown):
 
 
 def same_model(masks: Sequence[Mask]) -> Identity | None:
-    """The model that masks were found on, as far as any of them knows its model.
+    """The model that masks were made for, if any of them records it.
 
     Raises:
         InputError: there is none.
         MismatchError: their shapes differ, or they were found on different models.
     """
     if not masks:
-        raise InputError("masks: no mask; at least one is needed")
+        raise InputError("masks: no mask; expected at least one")
     known: tuple[int, Identity] | None = None
     for number, mask in enumerate(masks, start=1):
         if mask.shape != masks[0].shape:
@@ -361,9 +361,9 @@ def same_model(masks: Sequence[Mask]) -> Identity | None:
             continue
         if known is not None and (differences := known[1].differences(mask.identity)):
             raise MismatchError(
-                f"masks of different models: mask {known[0]} and mask {number} were found on "
-                f"models that differ in {'; '.join(differences)}: take masks of one model or, to "
-                f"use them together all the same, {ANY_MODEL}"
+                f"masks of different models: mask {known[0]} and mask {number} were made for "
+                f"models that differ in {'; '.join(differences)}; use masks of one model or, to "
+                f"combine them anyway, {ANY_MODEL}"
             )
         known = known or (number, mask.identity)
     return None if known is None else known[1]

@@ -28,7 +28,7 @@ class Component:
         head: number of the head from 0.
 
     Raises:
-        InputError: a number is negative or no integer, or the name cannot be read.
+        InputError: a number is negative or not an integer, or the name cannot be read.
 
     >>> Component("4.0"), str(Component(3))
     (Component(layer=4, head=0), 'L3.MLP')

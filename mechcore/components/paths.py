@@ -17,7 +17,7 @@ from mechcore.components.names import Component, ComponentLike, ModelShape, pars
 from mechcore.errors import InputError
 
 INPUTS = ("all", "q", "k", "v")
-"""What of a head can be blind: all that it reads, or its queries, keys or values."""
+"""The inputs of a head that can be blind: all of them, or its queries, keys or values."""
 
 ANSWER = "answer"
 
@@ -25,7 +25,7 @@ ANSWER = "answer"
 @total_ordering
 @dataclass(frozen=True)
 class Receiver:
-    """What reads the residual stream.
+    """A reader of the residual stream.
 
     Attributes:
         component: the head or MLP layer; None for the answer.
@@ -43,7 +43,7 @@ class Receiver:
         if self.input not in INPUTS or (self.input != "all" and not head):
             raise InputError(
                 f"receiver {self}: input {self.input!r}; expected q, k or v of a head, such as "
-                "L3.H9.q, or nothing for all that it reads"
+                "L3.H9.q, or no input for all of them"
             )
 
     @classmethod
@@ -91,7 +91,7 @@ ReceiverLike: TypeAlias = Receiver | ComponentLike
 @total_ordering
 @dataclass(frozen=True, init=False)
 class Path:
-    """From one component to a receiver.
+    """A path from one component to a receiver.
 
     >>> str(Path("L1.H1", "L3.H9.q"))
     'L1.H1>L3.H9.q'
@@ -111,10 +111,10 @@ class Path:
         return (self.receiver, self.sender) < (other.receiver, other.sender)
 
     def runs(self, shape: ModelShape, *, parallel: bool = False) -> bool:
-        """Whether the receiver runs after the sender, so that it can read what that wrote.
+        """Whether the receiver runs after the sender, so that it can read the sender's output.
 
         Args:
-            shape: of the model.
+            shape: shape of the model.
             parallel: whether a layer's MLP reads what its heads read, not what they write.
 
         Raises:
@@ -129,22 +129,22 @@ class Path:
         return self.sender.layer < to.layer or (below and not parallel)
 
     def check(self, shape: ModelShape, *, parallel: bool = False) -> None:
-        """Make sure that the model has both ends, the sender before the receiver.
+        """Check that the model has both ends, with the sender before the receiver.
 
         Args:
-            shape: of the model.
+            shape: shape of the model.
             parallel: whether a layer's MLP reads what its heads read, not what they write.
 
         Raises:
-            InputError: it has not.
+            InputError: it does not.
         """
         if self.runs(shape, parallel=parallel):
             return
         beside = parallel and self.runs(shape)
         why = " (attention and MLP of a layer run side by side in this model)" if beside else ""
         raise InputError(
-            f"path {self}: the receiver runs before the sender or beside it{why}; expected a "
-            "sender of an earlier layer, or a head and the MLP of its own layer"
+            f"path {self}: the receiver does not run after the sender{why}; expected a "
+            "sender in an earlier layer, or a head and the MLP of its own layer"
         )
 
 
@@ -154,7 +154,7 @@ class PathSet:
 
     Attributes:
         paths: the paths, in order.
-        name: what to call the set in tables, in place of its paths.
+        name: name of the set in tables, instead of its paths.
 
     >>> str(PathSet.of("L1.H1+L2.H9>L3.H9.q+L4.MLP"))
     'L1.H1+L2.H9>L3.H9.q+L4.MLP'
@@ -170,8 +170,8 @@ class PathSet:
         Senders and receivers are separated by ``+``; every sender goes to every receiver.
 
         Raises:
-            InputError: a name cannot be read, or a head is to be blind in all that it reads and
-                in one of its inputs, too.
+            InputError: a name cannot be read, or a head is listed both with all inputs and with
+                one of them.
         """
         if isinstance(paths, PathSet):
             return paths if name is None else cls(paths.paths, name)
@@ -184,8 +184,8 @@ class PathSet:
         for receiver in receivers:
             if receiver.input != "all" and Receiver(receiver.component) in receivers:
                 raise InputError(
-                    f"paths: {receiver.component} is to be blind in all that it reads, and in "
-                    f"{receiver} separately; expected one of the two"
+                    f"paths: {receiver.component} is listed with all its inputs and as "
+                    f"{receiver}; expected one of the two"
                 )
         return made
 
@@ -207,7 +207,7 @@ class PathSet:
 
     @property
     def senders(self) -> Mapping[Receiver, frozenset[Component]]:
-        """What each receiver is blind to."""
+        """The senders to which each receiver is blind."""
         senders: dict[Receiver, frozenset[Component]] = {}
         for path in self.paths:
             senders[path.receiver] = senders.get(path.receiver, frozenset()) | {path.sender}

@@ -1,4 +1,4 @@
-"""Answers of language models: their tokens, and the chat that a prompt may be a turn of."""
+"""Answers of language models: their tokens, and prompts as turns of a chat."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mechcore.errors import InputError, reason, warn
 _DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 
 TODAY = date(2024, 7, 26)
-"""What chat templates that write the date are told, so that results are the same tomorrow."""
+"""Fixed date for chat templates that write one, so that results are reproducible."""
 
 
 def chat_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | None) -> str:
-    """A prompt as the first turn of a chat, in the tokenizer's own template; the answer is next.
+    """A prompt as the first turn of a chat, in the tokenizer's template, before the answer.
 
     Raises:
         InputError: there is no prompt, the tokenizer has no template, or it cannot hold the prompt.
@@ -27,7 +27,7 @@ def chat_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | None) -> str:
     if not tokenizer.chat_template:
         raise InputError(
             f"chat template: the tokenizer of {tokenizer.name_or_path or 'the model'} has none; "
-            "expected that of an instruct model; leave --chat-template out (chat_template in files)"
+            "expected an instruct model; leave --chat-template out (chat_template in files)"
         )
     try:
         template = tokenizer.get_chat_template()
@@ -49,7 +49,7 @@ def answer_ids(
 
     Raises:
         InputError: there is no prompt, an answer has no tokens or unknown ones, or the answers
-            cannot be told apart.
+            are indistinguishable.
     """
     if prompt is None:
         raise InputError("answers: answer words need a prompt that they complete (--prompt)")
@@ -73,8 +73,8 @@ def answer_ids(
             if label != other and longer[: len(tokens)] == tokens:
                 raise InputError(
                     f"answers {dict(answers)}: the tokens of {answers[other]!r} begin with those "
-                    f"of {answers[label]!r}, so that it can never be likelier; expected answers of "
-                    "which none begins with another: end both alike, with a full stop, say"
+                    f"of {answers[label]!r}, so it can never be likelier; expected answers none of "
+                    "which begins with another: end both alike, for example with a full stop"
                 )
     return ids
 
@@ -88,8 +88,8 @@ def single_tokens(answers: Mapping[str, str], ids: Mapping[str, Sequence[int]]) 
     for label, tokens in ids.items():
         if len(tokens) > 1:
             raise InputError(
-                f"answer {answers[label]!r} of label {label!r}: is {len(tokens)} tokens; expected "
-                "one: mind the leading space, or choose another word"
+                f"answer {answers[label]!r} of label {label!r}: found {len(tokens)} tokens; "
+                "expected one: check the leading space, or choose another word"
             )
     return tuple(token for (token,) in ids.values())
 
@@ -101,20 +101,20 @@ def check_continues(
     ids: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Make sure that prompts with answers are the tokens of one and those of the other.
+    """Check that a prompt with its answer has the tokens of the prompt followed by the answer's.
 
     Args:
-        answers: of every label.
-        tokens: of the answers.
-        prompts: the texts that they go on with.
+        answers: the answer of every label.
+        tokens: tokens of the answers.
+        prompts: the prompts.
         ids: tokens of the prompts.
-        tokenizer: of all of them.
+        tokenizer: the tokenizer.
 
-    Of an answer of one token it warns: that token is scored whatever the text would be. No token
-    goes beyond a word with the space before it, so that one prompt is tried of all that end alike.
+    For an answer of one token it only warns, since that token is scored regardless. No token
+    extends beyond a word with the space before it, so one prompt is checked per ending.
 
     Raises:
-        InputError: the tokenizer joins a prompt and an answer of several tokens otherwise.
+        InputError: the tokenizer joins a prompt and an answer of several tokens differently.
     """
     endings: dict[str, int] = {}
     for row, prompt in enumerate(prompts):
@@ -127,14 +127,14 @@ def check_continues(
                 continue
             end = tokenizer.convert_ids_to_tokens(whole[-len(answer) - 1 :])
             pieces = tokenizer.convert_ids_to_tokens(list(answer))
-            told = (
+            message = (
                 f"answer {answers[label]!r} of label {label!r}: is {pieces} alone, but "
-                f"{text[-60:]!r} ends in {end}; expected the same tokens: move the space between "
-                "prompt and answer to the other of the two"
+                f"{text[-60:]!r} ends in {end}; expected the same tokens: move the space from "
+                "the prompt to the answer, or the other way round"
             )
             if len(answer) > 1:
-                raise InputError(told)
-            warn(f"{told}, or what is scored is another word than the text would have")
+                raise InputError(message)
+            warn(f"{message}; otherwise the scored token differs from that of the text")
             break
 
 

@@ -1,4 +1,4 @@
-"""Batches of encoded examples, or those that were given."""
+"""Batches of encoded examples, or given batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_batches(data: Batches, batch_size: int = BATCH_SIZE) -> Iterator[Mapping[
 def batch_bar(
     title: str, data: Batches, batch_size: int = BATCH_SIZE
 ) -> AbstractContextManager[Callable[[], None]]:
-    """Progress over the batches of `as_batches`; none where their number is not known."""
+    """Progress over the batches of `as_batches`; none if their number is unknown."""
     if isinstance(data, EncodedExamples) and batch_size > 0:
         return progress.bar(title, data.n_batches(batch_size))
     return nullcontext(lambda: None)

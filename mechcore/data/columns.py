@@ -1,4 +1,4 @@
-"""Which column of a table serves as what."""
+"""The roles of a table's columns."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
     "subset": ("subset", "subcase"),
     CLUSTER: ("cluster", "template"),
 }
-"""Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first found is used.
+"""Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first match is used.
 
-A warning tells of another that differs."""
+If another match differs, there is a warning."""
 
 _WHOLE = re.compile(r"([+-]?\d+)\.0*")
 _WORDS_OF_TEXT = 4
-"""Words that a cell must have on average for its column to be taken for texts."""
+"""Minimum mean number of words per cell in a column of texts."""
 
 
 def check_roles(mapped: Mapping[str, str]) -> None:
-    """Make sure that columns are mapped to roles that there are.
+    """Check that columns are mapped to known roles.
 
     Raises:
-        InputError: one is not.
+        InputError: a role is unknown.
     """
     if unknown := sorted(set(mapped) - set(KNOWN_COLUMNS)):
         raise InputError(
@@ -48,8 +48,8 @@ def choose_columns(
 ) -> dict[str, str]:
     """The column of each role that the table has; see `KNOWN_COLUMNS` and ``mapped``.
 
-    The column of clusters may be that of another role, too. There are warnings of columns that
-    are not read and might be meant.
+    The column of clusters may also have another role. There are warnings of unread columns
+    that might be intended.
 
     Raises:
         InputError: a column is missing, or its name occurs twice.
@@ -96,17 +96,17 @@ def choose_columns(
 
 def _no_column(path: Path | str, name: str, role: str, names: list[str]) -> InputError:
     if n := names.count(name):
-        return InputError(f"{path}: {n} columns are called {name}; expected one: rename the others")
+        return InputError(f"{path}: {n} columns are named {name}; expected one: rename the others")
     role_too = ", or a role such as text_a" if role == CLUSTER else ""
     return InputError(
         f"{path}: no column {name!r} for {role}; found {first_names(names)}: name one of them with "
-        f"--columns {role}=NAME (columns= in Python){role_too}; files whose columns have different "
-        "names make a task (--task)"
+        f"--columns {role}=NAME (columns= in Python){role_too}; for files with different column "
+        "names, describe a task (--task)"
     )
 
 
 def _has_clusters(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column names clusters: of one value, or of lists, it is something else."""
+    """Whether a column can name clusters: not if it has a single value, or lists."""
     import pandas as pd
 
     if list(table.columns).count(name) != 1:
@@ -117,9 +117,9 @@ def _has_clusters(table: pd.DataFrame, name: str) -> bool:
 def _warn_of_others(
     path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str], settled: Collection[str]
 ) -> None:
-    """Say so where a column that is not read holds texts, or what could have the same role.
+    """Warn if an unread column holds texts, or could have the same role as another.
 
-    Roles that are ``settled`` are passed over.
+    Roles in ``settled`` are skipped.
     """
     others = [name for name in table.columns if list(table.columns).count(name) == 1]
     others = [name for name in others if name not in chosen.values()]
@@ -129,9 +129,9 @@ def _warn_of_others(
         if texts:
             alone = chosen["text_a"]
             warn(
-                f"{path}: texts are those of column {shown(alone, 40)} alone, and "
-                f"{first_names(texts)} {'holds' if len(texts) == 1 else 'hold'} texts too: for "
-                f"pairs, add --columns text_b={shown(texts[0], 40)}; if single texts are meant, "
+                f"{path}: texts are read only from column {shown(alone, 40)}, but "
+                f"{first_names(texts)} also {'holds' if len(texts) == 1 else 'hold'} texts: for "
+                f"pairs, add --columns text_b={shown(texts[0], 40)}; for single texts, "
                 f"--columns text_a={shown(alone, 40)} (columns= in Python)"
             )
     for role, column in chosen.items():
@@ -153,14 +153,14 @@ def _warn_of_others(
 
 
 def _looks_like_texts(column: pd.Series, among: int = 100) -> bool:
-    """Whether a column has nothing but strings, most of them of several words."""
+    """Whether a column has only strings, most of them of several words."""
     values = column.to_numpy()[:among].tolist()
     words = [len(value.split()) for value in values if isinstance(value, str)]
     return 0 < len(words) == len(values) and sum(words) >= _WORDS_OF_TEXT * len(words)
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a cell has no value, or but spaces."""
+    """Whether a cell has no value, or only spaces."""
     import pandas as pd
 
     if isinstance(value, str):
@@ -169,7 +169,7 @@ def is_empty(value: Any) -> bool:
 
 
 def label_key(label: str) -> str:
-    """What labels are told by: spaces around them do not count, and 0.0 is 0."""
+    """The key by which labels are compared: surrounding spaces do not count, and 0.0 is 0."""
     label = label.strip()
     whole = _WHOLE.fullmatch(label)
     return whole[1] if whole else label

@@ -1,4 +1,4 @@
-"""Near-copies among examples, which intervals would take as independent."""
+"""Near-copies among examples, which intervals would treat as independent."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mechcore.data.examples import CLUSTER, Examples
 from mechcore.errors import warn
 
 LEAST = 0.05
-"""Share of examples from which near-copies are worth a warning."""
+"""Minimum share of near-copies for a warning."""
 
 _SHORTEST = 5
-"""Different words under which texts are alike by chance."""
+"""Minimum number of distinct words; shorter texts are alike by chance."""
 
 _WORD = re.compile(r"\w+")
 
 
 def near_copies(examples: Examples) -> int:
-    """How many examples share a text, or all but one of their different words, with another.
+    """How many examples share a text, or all but one of their distinct words, with another.
 
-    Case and punctuation do not count, nor does a text that more than half of the examples have, as
-    an instruction.
+    Case and punctuation are ignored, as is a text that more than half of the examples have, such
+    as an instruction.
     """
     first: dict[Hashable, int] = {}
     copies: set[int] = set()
@@ -46,20 +46,20 @@ def near_copies(examples: Examples) -> int:
 
 
 def warn_of_copies(split: str, examples: Examples) -> None:
-    """Say how many near-copies there are where no clusters are known."""
+    """Warn of near-copies if no clusters are known."""
     n = near_copies(examples) if examples.clusters is None else 0
     if n >= max(2, LEAST * len(examples)):
         warn(
             f"{split} data {examples.name}: {n} of {len(examples)} examples share a text, or all "
-            "but one of their words, with another; intervals and p-values take them as "
-            f"independent, and are too narrow for other texts: name what goes together with "
-            f"--columns {CLUSTER}=NAME, a column of the file, or text_a for examples of one first "
-            "text (columns= in Python)"
+            "but one of their words, with another; intervals and p-values treat them as "
+            f"independent and are too narrow for other texts: name their clusters with "
+            f"--columns {CLUSTER}=NAME, a column of the file, or text_a for examples with the same "
+            "first text (columns= in Python)"
         )
 
 
 def _word_keys(text: str) -> Iterator[int]:
-    """Numbers that texts have in common if all but one of their words are the same."""
+    """Hashes that texts share if all but one of their words are the same."""
     words = [hash(word) for word in {*_WORD.findall(text.lower())}]
     if len(words) >= _SHORTEST:
         whole = reduce(xor, words)

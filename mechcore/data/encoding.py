@@ -32,7 +32,7 @@ _PER_TOKEN = {
 """Optional fields with a value per token, and their values at padding."""
 
 MOST_PADDING = (256, 0.1)
-"""Tokens of padding that a batch may always have, and their share of a larger one."""
+"""Padding tokens that any batch may have, and their maximum share in a larger batch."""
 
 _PLACE = re.compile(r"\{(a|b)\}")
 
@@ -51,8 +51,8 @@ class EncodedExamples(Shown):
         separators: whether a token is a separator ([SEP], </s>, end of text); or None.
         pad_id: token id for padding, on the right.
         answers: for language models, the answer tokens of each label name.
-        n_cut: how many texts were longer than allowed, and cut.
-        spans: equal numbers for the tokens of one word or mark where it stands in the example,
+        n_cut: number of texts that were too long and were cut.
+        spans: equal numbers for the tokens of one occurrence of a word or punctuation mark,
             `SPECIAL` elsewhere; or None.
     """
 
@@ -90,8 +90,8 @@ class EncodedExamples(Shown):
 
         Args:
             batch_size: examples per batch, at most.
-            by_length: put examples of similar length together, longest first, and fewer of them
-                where others would be padded by more than `MOST_PADDING`; otherwise keep the order.
+            by_length: group examples by length, longest first, with smaller batches
+                if padding would exceed `MOST_PADDING`; otherwise keep the order.
 
         Yields:
             ``input_ids``, ``attention_mask``, ``index`` (row in the examples, [batch]) and,
@@ -111,7 +111,7 @@ class EncodedExamples(Shown):
         yield from map(self.rows, chosen)
 
     def n_batches(self, batch_size: int) -> int:
-        """How many `batches` by length there are."""
+        """The number of `batches` by length."""
         return len(self._by_length(batch_size))
 
     def _by_length(self, batch_size: int) -> list[list[int]]:
@@ -164,31 +164,31 @@ def encode(
 ) -> EncodedExamples:
     """Tokenize examples.
 
-    There is a warning where many tokens are unknown, and where the tokens are not those that the
-    checkpoint's ``tokenizer.json`` gives, see `mechcore.data.tokenizer_checks`.
+    There is a warning if many tokens are unknown, or if the tokens differ from those of the
+    checkpoint's ``tokenizer.json``, see `mechcore.data.tokenizer_checks`.
 
     Args:
         examples: the texts.
         tokenizer: a fast tokenizer.
-        max_length: longest input in tokens, special ones included.
-        truncate: whether longer texts are cut, with a warning that says how many, or refused.
+        max_length: maximum length of an input in tokens, including special ones.
+        truncate: whether to cut longer texts, with a warning, or to raise an error.
         prompt: for language models, a text with ``{a}`` and ``{b}`` (only ``{a}`` for one
             segment), special tokens written out; without one, the tokenizer's own layout.
-        answers: for language models, the answer of each label, which goes on with the prompt: a
-            word, or several, whose tokens are scored together.
+        answers: for language models, the answer of each label, which continues the prompt: one
+            or more words, whose tokens are scored together.
         words: whether to find segments, words and separators, which head categories need.
-        token_types: whether to give segment ids; None as the tokenizer does.
+        token_types: whether to give segment ids; None follows the tokenizer.
 
     Raises:
-        InputError: a text is too long and may not be cut, or has no token; so short an input would
-            not have a token of every text in it; the prompt lacks a place, or an answer cannot be
-            told from another, or from the prompt.
+        InputError: a text is too long and must not be cut, or has no token; ``max_length`` leaves
+            no token for a text; the prompt lacks a placeholder, or an answer is indistinguishable
+            from another, or does not continue the prompt.
     """
     if prompt is None:
         _check_room(max_length, tokenizer, examples.two_segments)
     tokens = None if answers is None else answer_ids(answers, tokenizer, prompt)
     if tokens is not None:
-        # The last token of an answer is never read, only told.
+        # The last token of an answer is never an input, only predicted.
         max_length -= max(map(len, tokens.values())) - 1
     first = examples.frame["text_a"].tolist()
     second = examples.frame["text_b"].tolist()
@@ -206,9 +206,9 @@ def encode(
             max_length=max_length,
             return_token_type_ids=token_types,
         )
-    except Exception as error:  # tokenizers raises errors without a type of their own
+    except Exception as error:  # tokenizers raises plain exceptions
         raise InputError(
-            f"examples {examples.name!r}: {type(tokenizer).__name__} cannot write them: "
+            f"examples {examples.name!r}: {type(tokenizer).__name__} cannot encode them: "
             f"{reason(error)}; check that the tokenizer is the model's own (its tokenizer.json)"
         ) from error
     n_cut = _told_of_cuts(examples, tokenizer, encoded, texts, prompt, max_length, truncate)
@@ -230,8 +230,8 @@ def encode(
     if empty := [row for row, ids in enumerate(encoded["input_ids"]) if not ids]:
         raise InputError(
             f"examples {examples.name!r}: {len(empty)} of {len(examples)} texts have no token, the "
-            f"first {first[empty[0]]!r} in row {empty[0] + 1}, as {type(tokenizer).__name__} drops "
-            "all of its characters and puts no special token there; remove them"
+            f"first {first[empty[0]]!r} in row {empty[0] + 1}, because {type(tokenizer).__name__} "
+            "drops all its characters and adds no special token; remove them"
         )
     return EncodedExamples(
         examples,
@@ -240,7 +240,7 @@ def encode(
         segments,
         word_ids,
         separators,
-        # For padding any token will do: no model of mechcore's attends to it.
+        # Any token can serve as padding: no model in mechcore attends to it.
         int(next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)),
         tokens,
         n_cut,
@@ -257,10 +257,10 @@ def _told_of_cuts(
     max_length: int,
     truncate: bool,
 ) -> int:
-    """How many texts were cut, with a warning.
+    """The number of texts that were cut, with a warning.
 
     Raises:
-        InputError: some were that may not be.
+        InputError: texts are too long, but must not be cut.
     """
     rows = [row for row, encoding in enumerate(encoded.encodings) if encoding.overflowing]
     if not rows:
@@ -281,8 +281,8 @@ def _told_of_cuts(
     message = f"{message} (the longest has {most} and begins {shown(repr(longest), 60)})"
     if not truncate:
         raise InputError(
-            f"{message}, and nothing was said about cutting them; --max-length {max_length} "
-            "(max_length in Python and in files) cuts them, or remove them"
+            f"{message}, and truncation is off; set --max-length {max_length} "
+            "(max_length in Python and in files) to cut them, or remove them"
         )
     warn(f"{message} and were cut")
     return len(rows)
@@ -294,7 +294,7 @@ def _words(
     places: list[list[int]],
     texts: Sequence[tuple[str, str]],
 ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """Of every token its segment, its word, and whether it parts texts; and the words' spans."""
+    """The segment and word of every token, whether it separates texts, and the words' spans."""
     ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     vocabulary: dict[str, int] = {}
     by_row = [
@@ -312,13 +312,13 @@ def _words(
 
 
 def _check_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pair: bool) -> None:
-    """Special tokens must leave a token for every text; with less, tokenizers cut nothing."""
+    """Check that special tokens leave a token for every text; otherwise tokenizers do not cut."""
     special = tokenizer.num_special_tokens_to_add(pair)
     least = special + 1 + pair
     if max_length < least:
         raise InputError(
-            f"max_length {max_length}: expected at least {least}, as the tokenizer puts {special} "
-            f"special tokens around {'a pair' if pair else 'a text'} and "
+            f"max_length {max_length}: expected at least {least}: the tokenizer adds {special} "
+            f"special tokens to {'a pair' if pair else 'a text'} and "
             f"{'each of its texts' if pair else 'the text'} needs one of its own; raise "
             "--max-length (max_length in Python and in files)"
         )

@@ -1,4 +1,4 @@
-"""Labelled texts: the form in which every task hands its data on."""
+"""Labelled texts: the common form of the data of every task."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 Population: TypeAlias = Literal["clusters", "texts"]
 POPULATIONS: tuple[Population, ...] = get_args(Population)
-"""What intervals are for: other clusters, or other texts of the same subsets."""
+"""Populations of intervals: other clusters, or other texts of the same subsets."""
 
 ALL = "all"
 """Name of the row over all examples in tables, and of the only subset of data without subsets."""
 
 COLUMNS = ("text_a", "text_b", "label", "subset")
 CLUSTER = "cluster"
-"""A further column, where examples go together."""
+"""An optional column for examples that form clusters."""
 
 UNDECIDED = "-"
-"""Gold label of MNLI and SNLI examples on which the annotators did not agree, here of all without
-a label; such examples are left out where labels are needed."""
+"""Gold label of MNLI and SNLI examples on which the annotators disagreed, used here for all without
+a label; such examples are skipped where labels are needed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,11 +36,11 @@ class Examples(Shown):
     """Texts of one or two segments, each with a label name and a subset name.
 
     Attributes:
-        name: what the data is called in tables, e.g. ``"id"`` or ``"hans"``.
+        name: name of the data in tables, e.g. ``"id"`` or ``"hans"``.
         frame: one row per example with the string columns ``text_a``, ``text_b`` (empty for
-            one-segment data), ``label`` and ``subset``; and ``cluster`` where examples go together,
-            such as those of a template, empty for an example of its own.
-        population: what intervals are for, where there are clusters.
+            one-segment data), ``label`` and ``subset``; and ``cluster`` if examples form clusters,
+            such as those of a template; empty for independent examples.
+        population: population of intervals, if there are clusters.
 
     Raises:
         InputError: a column is missing, a value is not a string, or there is no example.
@@ -63,7 +63,7 @@ class Examples(Shown):
                 f"found {', '.join(map(str, self.frame.columns))}"
             )
         if self.frame.empty:
-            raise InputError(f"examples {self.name!r}: no example; at least one is needed")
+            raise InputError(f"examples {self.name!r}: no example; expected at least one")
         for column in columns:
             bad = ~self.frame[column].map(lambda value: isinstance(value, str))
             if bad.any():
@@ -76,7 +76,7 @@ class Examples(Shown):
         names = set(self.frame["subset"])
         if ALL in names and len(names) > 1:
             raise InputError(
-                f"examples {self.name!r}: a subset is called {ALL!r}, the name for all examples "
+                f"examples {self.name!r}: a subset is named {ALL!r}, which stands for all examples "
                 "in tables; rename it"
             )
         object.__setattr__(self, "frame", self.frame[columns].reset_index(drop=True))
@@ -85,7 +85,7 @@ class Examples(Shown):
         return len(self.frame)
 
     def labelled(self, label: str) -> Examples:
-        """Those with this label.
+        """The examples with this label.
 
         Raises:
             InputError: there is none.
@@ -159,7 +159,7 @@ class Examples(Shown):
         if not first:
             raise InputError(
                 f"examples {self.name!r}: {len(self)} in {len(self.subset_names)} subsets cannot "
-                "be halved; at least two of one subset, with different texts, are needed"
+                "be halved; expected at least two of one subset, with different texts"
             )
         return self.part(first), self.part(second)
 
@@ -172,7 +172,7 @@ class Examples(Shown):
 
     @property
     def clusters(self) -> np.ndarray | None:
-        """Number of the cluster of every example, from 0; None where none is known."""
+        """Number of the cluster of every example, from 0; None without clusters."""
         if CLUSTER not in self.frame or not self.frame[CLUSTER].any():
             return None
         import pandas as pd
@@ -201,18 +201,18 @@ class Examples(Shown):
 def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
     """Row numbers, in order, of two random halves of every subset, or of their clusters.
 
-    Of an odd subset the second half has one more. Rows of one first text, such as the hypotheses of
-    a premise, are in the same half, in whatever subsets they are; for that, halves may differ by as
-    many rows. Where a first text has more rows of a subset than a half of it holds, only those of
-    its rows that have the same second text are kept together. A second text may be in both halves.
+    In an odd subset the second half has one more. Rows with the same first text, such as the
+    hypotheses of a premise, are in the same half, across subsets; halves may then differ by as
+    many rows. If a first text has more rows of a subset than half of it, only rows with the same
+    second text as well are kept together. A second text may be in both halves.
 
-    Where there are two or more clusters, all rows of one are in the same half, in place of those of
-    a first text. A subset that is one cluster goes to the half that has fewer rows.
+    With two or more clusters, rows are kept together by cluster instead of by first text. A subset
+    that is one cluster goes to the half with fewer rows.
 
     Args:
-        frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``, and ``cluster``
-            where that is known.
-        seed: of the draw.
+        frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``, and optionally
+            ``cluster``.
+        seed: seed of the draw.
     """
     import numpy as np
 
@@ -224,7 +224,7 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
         rows = np.flatnonzero(subsets == name)
         sizes = Counter(groups[row] for row in rows)
         left = len(rows) // 2 - sum(n for group, n in sizes.items() if in_first.get(group))
-        # The place of a group is that of one row, lest large groups come first.
+        # A group has the position of one of its rows, so that large groups do not come first.
         place = {groups[row]: row for row in reversed(rows)}
         drawn = [groups[row] for row in generator.permutation(rows) if place[groups[row]] == row]
         drawn = [group for group in drawn if group not in in_first]
@@ -246,9 +246,9 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
 
 
 def _groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    """What each row shares with all that go with it.
+    """The key of the group that each row belongs to.
 
-    Its cluster, if there are several; else the first text, or both where it has many.
+    This is its cluster, if there are several; else the first text, or both texts if it has many.
     """
     import pandas as pd
 

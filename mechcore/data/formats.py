@@ -1,8 +1,8 @@
 """Tables in users' files: csv, tsv, jsonl and parquet, plain or compressed.
 
-Quotes in a ``.csv`` enclose cells. In a tab-separated file they do so where every cell that begins
+Quotes in a ``.csv`` enclose cells. In a tab-separated file they do so if every cell that begins
 with one also ends with one, as pandas writes them; else they are plain characters, as in the
-official files of GLUE and MultiNLI. Cells with tabs or line breaks belong into the other formats.
+official files of GLUE and MultiNLI. Cells with tabs or line breaks need one of the other formats.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _ENCLOSED = re.compile(r'"(?:[^"]|"")*"')
 """A cell in quotes."""
 
 _LARGEST_CELL = 2**31 - 1
-"""Characters in a cell; csv readers take a fraction of it by default."""
+"""Maximum characters in a cell; the default of csv readers is much lower."""
 
 _KINDS: Mapping[str, str] = {
     **{kind: kind for kind in (".csv", ".tsv", ".jsonl", ".parquet")},
     ".txt": ".tsv",
     ".ndjson": ".jsonl",
 }
-"""How a file is read, by the ending of its name."""
+"""How a file is read, by the suffix of its name."""
 
 ONE_COLUMN = "is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
 
 
 def kind_of_file(path: Path) -> str:
-    """How a file is read, by the endings of its name, such as ``".tsv"`` or ``".tsv.gz"``.
+    """The format of a file by its suffix, such as ``".tsv"`` or ``".tsv.gz"``.
 
     Raises:
-        InputError: there is no such file, or it is of no kind that is read.
+        InputError: there is no such file, or its format is unknown.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -70,7 +70,7 @@ def read_table(path: Path) -> pd.DataFrame:
         if kind == ".jsonl":
             return _read_json_lines(path)
         if kind == ".parquet":
-            # What pandas may have noted beside the columns is not looked at.
+            # pandas metadata beside the columns is ignored.
             return pyarrow.parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
         return _read_delimited(path, "\t" if kind == ".tsv" else ",")
     except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
@@ -78,15 +78,15 @@ def read_table(path: Path) -> pd.DataFrame:
         if isinstance(error, UnicodeDecodeError):
             why = (
                 f"byte 0x{error.object[error.start]:02x} is not UTF-8: save the table as UTF-8 "
-                "text, or let its name end in .gz if gzip compressed it"
+                "text, or add .gz to its name if it is compressed by gzip"
             )
         raise InputError(f"{path}: cannot be read as {kind}: {why}") from error
 
 
 def label_names_in(path: Path) -> dict[str, list[str]]:
-    """Names of labels, in the order of their numbers, that ``datasets`` notes in a Parquet file.
+    """Names of labels, in the order of their numbers, that ``datasets`` stores in a Parquet file.
 
-    There are none of columns whose names are numbers themselves, and of other files.
+    Columns whose names are themselves numbers have none, nor do other files.
     """
     import pyarrow.parquet
 
@@ -122,7 +122,7 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of JSON with these keys and values, of which each key must be there once."""
+    """The JSON object with these keys and values, whose keys must be unique."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"a key occurs twice among {first_names([key for key, _ in pairs])}")
@@ -162,14 +162,14 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
 
 
 def _opened(cells: Sequence[str]) -> list[str]:
-    """Cells that begin with a quote and do not end with it."""
+    """Cells that begin with a quote but do not end with one."""
     return [cell for cell in cells if cell.startswith('"') and not _ENCLOSED.fullmatch(cell)]
 
 
 def _enclosed_rows(lines: Sequence[str], separator: str) -> list[tuple[int, list[str]]]:
-    """Rows whose cells may stand in quotes, and the numbers of the lines in which they begin.
+    """Rows whose cells may be in quotes, with the numbers of the lines in which they begin.
 
-    pandas reads a quote that does not end its cell without a word, and may make one row of two.
+    pandas silently reads a quote that does not end its cell, and may merge two rows.
     """
     limit = csv.field_size_limit(_LARGEST_CELL)
     reader = csv.reader(lines, delimiter=separator, strict=True)
@@ -193,11 +193,9 @@ def _enclosed_rows(lines: Sequence[str], separator: str) -> list[tuple[int, list
 
 
 def _check_row(place: str, cells: list[str], header: list[str], separator: str) -> None:
-    """Make sure that a row has no more cells than the header, and is not the header again."""
+    """Check that a row has no more cells than the header, and does not repeat it."""
     if len(cells) > len(header):
-        advice = (
-            f"put cells that have a {'comma' if separator == ',' else 'tab'} in them into quotes"
-        )
+        advice = f"quote cells that contain a {'comma' if separator == ',' else 'tab'}"
         if len(header) == 1:
             advice = f"{shown(header[0], 40)}: {ONE_COLUMN}"
         raise ValueError(

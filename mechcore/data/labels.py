@@ -20,7 +20,7 @@ _NO_LABEL = re.compile(r"-1(?:\.0*)?")
 _NEGATION = re.compile(r"(?:non|not)\s+(.+)")
 
 _MOST_LABELS = 5
-"""Labels that a message lists."""
+"""Number of labels that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,24 @@ class LabelMap:
         Args:
             labels: names of labels.
             classes: names of classes, in the order of their indices.
-            data: what the data with these labels is called, for messages.
-            answers: whether the classes are those that a language model has answers for.
+            data: name of the data with these labels, for messages.
+            answers: whether the classes are a language model's answers.
 
         Raises:
             InputError: the class names are only numbers, or a label matches none of them.
         """
         if are_generic(classes):
             raise InputError(
-                f"label names: the checkpoint calls its classes {', '.join(classes)}, which says "
-                "nothing about their meaning; name them in index order with "
-                "--class-names (class_names= in Python), or set id2label in its config.json, to as "
-                "many names as its num_labels says if it has one"
+                f"label names: the checkpoint names its classes {', '.join(classes)}, which does "
+                "not tell their meaning; name them in index order with "
+                "--class-names (class_names= in Python), or set id2label in its config.json (as "
+                "many names as its num_labels, if set)"
             )
         index = {normal_name(name): i for i, name in enumerate(classes)}
         if len(index) < len(classes):
             raise InputError(
-                f"label names: classes {', '.join(classes)} are not distinct; give each a name of "
-                "its own with --class-names (class_names= in Python)"
+                f"label names: classes {', '.join(classes)} are not distinct; give each its own "
+                "name with --class-names (class_names= in Python)"
             )
         classes_of = {label: _classes_of(label, index) for label in labels}
         if unknown := [label for label, correct in classes_of.items() if not correct]:
@@ -106,10 +106,10 @@ def by_index(names: Any) -> dict[int, Any] | None:
 
 
 def check_id2label(id2label: Any, owner: str) -> None:
-    """Refuse an ``id2label`` in which transformers finds no names by index.
+    """Check that transformers finds names by index in an ``id2label``.
 
     Raises:
-        InputError: it is one.
+        InputError: it does not.
     """
     if not isinstance(id2label, Mapping) or by_index(id2label) is None:
         raise InputError(
@@ -125,12 +125,12 @@ def class_names(
 
     Args:
         config: the Hugging Face configuration.
-        owner: whose it is, for errors.
-        n_rows: how many rows the head has.
-        given: names that are used in place of those of the configuration.
+        owner: name of its owner, for messages.
+        n_rows: number of rows of the head.
+        given: names to use instead of those of the configuration.
 
     Raises:
-        InputError: ``given`` are too many or too few; or, without them, the configuration does not
+        InputError: ``given`` has the wrong length; or, without it, the configuration does not
             name each row by its index, or contradicts itself.
     """
     if given is not None:
@@ -158,7 +158,7 @@ def class_names(
 def names_in(config: Any, owner: str) -> list[str]:
     """Class names in index order from the ``id2label`` of the configuration of ``owner``.
 
-    Where it has only numbers, such as transformers' own LABEL_0, they are those of ``label2id``.
+    If it has only numbers, such as transformers' own LABEL_0, those of ``label2id`` are used.
 
     Raises:
         InputError: it does not name each class by its index.
@@ -181,10 +181,10 @@ def names_in(config: Any, owner: str) -> list[str]:
 
 
 def check_agree(config: Any, owner: str) -> None:
-    """Refuse a configuration whose ``id2label`` and ``label2id`` give a name different indices.
+    """Check that ``id2label`` and ``label2id`` of a configuration agree on each name's index.
 
     Raises:
-        InputError: it has one.
+        InputError: they do not.
     """
     places: dict[str, set[int]] = {}
     for i, name in enumerate(names := names_in(config, owner)):
@@ -200,13 +200,13 @@ def check_agree(config: Any, owner: str) -> None:
         raise InputError(
             f"{owner}: its config.json contradicts itself: id2label has {first_names(own, 6)}, but "
             f"label2id has {first_names([f'{name}: {i}' for name, i in other.items()], 6)}; find "
-            "out which is right (by accuracy in domain, say) and give the names in index order "
-            "with --class-names (class_names= in Python), or correct the wrong one"
+            "out which is right (for example by in-domain accuracy) and give the names in index "
+            "order with --class-names (class_names= in Python), or correct the wrong one"
         )
 
 
 def _indices(config: Any) -> dict[str, int]:
-    """The index of each name of a ``label2id``; none where it cannot be read: nothing needs it."""
+    """The index of each name of a ``label2id``; empty if it cannot be read, as it is optional."""
     try:
         return {str(name): int(index) for name, index in config.label2id.items()}
     except (AttributeError, TypeError, ValueError):
@@ -228,14 +228,14 @@ def warn_of_another_order(given: Sequence[str], known: Sequence[str]) -> None:
     new, old = ([normal_name(name) for name in names] for names in (given, known))
     if new != old and sorted(new) == sorted(old):
         warn(
-            f"class names: {', '.join(given)} are the checkpoint's own names in another order; it "
-            f"calls its classes {', '.join(known)}, in index order. Those given are used: leave "
-            "them out (--class-names; class_names in Python) unless its config.json is wrong"
+            f"class names: {', '.join(given)} are the checkpoint's own names in another order; its "
+            f"index order is {', '.join(known)}. The given order is used: leave "
+            "it out (--class-names; class_names in Python) unless the config.json is wrong"
         )
 
 
 def _classes_of(label: str, index: Mapping[str, int]) -> frozenset[int]:
-    """The classes that a label stands for; none if it is not one of theirs."""
+    """The classes that a label stands for; empty if it matches none."""
     name = normal_name(label)
     if name in index:
         return frozenset({index[name]})
@@ -246,10 +246,10 @@ def _classes_of(label: str, index: Mapping[str, int]) -> frozenset[int]:
 
 
 def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> str:
-    """What to say of labels that are no class."""
+    """A message about labels that match no class."""
     label, known = unknown[0], ", ".join(classes)
     none = {name.strip() for name in unknown if _NO_LABEL.fullmatch(name.strip())}
-    end = f"; {UNDECIDED} leaves out rows without a label, which -1 mostly stands for" * bool(none)
+    end = f"; {UNDECIDED} skips rows without a label, the usual meaning of -1" * bool(none)
     name = "NAME" if answers else "CLASS"
     pairs = [
         f"{label.strip()}={UNDECIDED if label.strip() in none else name}"
@@ -258,11 +258,11 @@ def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> s
     how = f"--label-map {shown(','.join(pairs))} (label_map= in Python)"
     if answers:
         return (
-            f"label {label!r}: has no answer; those of --answers are {known}: add its answer, or "
+            f"label {label!r}: no answer; --answers has {known}: add its answer, or "
             f"rename it with {how}{end}"
         )
     if _NUMBER.fullmatch(label.strip()) or are_generic([label]):
         hint = f"numbers have no agreed meaning: name them with {how}"
     else:
-        hint = f"say which class it is with {how}, or rename the classes with --class-names"
+        hint = f"map it to a class with {how}, or rename the classes with --class-names"
     return f"label {label!r}: not a class of the checkpoint, which has {known}; {hint}{end}"

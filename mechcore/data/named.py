@@ -1,7 +1,7 @@
 """The named tasks of the paper: MNLI with HANS, and QQP with PAWS-QQP.
 
-They are the YAML files in ``mechcore/data/tasks``, whose data sets are on the hub. In a folder, the
-official files are looked for in their place.
+They are the YAML files in ``mechcore/data/tasks``, with data sets on the hub. With a folder, its
+official files are used instead.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _HEURISTICS = ("lexical_overlap_", "subsequence_", "constituent_")
 
 
 class Official(NamedTuple):
-    """An official data set: what it holds, where it comes from, and its files.
+    """An official data set: its content, origin and files.
 
     ``names`` are patterns in the folder or one below it, best first; the last is that of a folder
-    that ``datasets`` saved.
+    saved by ``datasets``.
     """
 
     what: str
@@ -37,10 +37,10 @@ class Official(NamedTuple):
         return f"{', '.join(self.names.split())}/ (saved by datasets)"
 
     def find(self, folder: Path) -> Path | None:
-        """The best file or saved folder there is; None if there is none.
+        """The best matching file or saved folder; None if there is none.
 
         Raises:
-            InputError: two serve equally well.
+            InputError: two match equally well.
         """
         for name in self.names.split():
             paths = sorted({*folder.glob(name), *folder.glob(f"*/{name}")})
@@ -48,7 +48,7 @@ class Official(NamedTuple):
             if len(paths) > 1:
                 raise InputError(
                     f"{folder}: {paths[0].relative_to(folder)} and {paths[1].relative_to(folder)} "
-                    f"both are {self.what}; expected one of them: remove or rename the other"
+                    f"both are {self.what}; expected one: remove or rename the other"
                 )
             if paths:
                 return paths[0]
@@ -117,14 +117,14 @@ def qqp_paws(folder: Path | None = None) -> Task:
     """
     if folder is None:
         raise InputError(
-            "task qqp-paws: the texts of PAWS-QQP are not on the hub, as they may not be passed "
-            f"on; give a folder with {PAWS_QQP.looked_for} (from {PAWS_QQP.project}), and with QQP"
+            "task qqp-paws: the texts of PAWS-QQP are not on the hub, since they may not be "
+            f"shared; give a folder with {PAWS_QQP.looked_for} (from {PAWS_QQP.project}), and QQP"
         )
     return _in_folder(read_task(_TASKS / "qqp-paws.yaml"), folder)
 
 
 def _in_folder(task: Task, folder: Path) -> Task:
-    """The task with the official files in place of its data sets; all that is missing is named."""
+    """The task with official files instead of its data sets; the error lists all missing ones."""
     missing: dict[str, None] = {}
     warning = ""
     splits: dict[str, list[Source]] = {split: [] for split in SPLITS}
@@ -139,8 +139,8 @@ def _in_folder(task: Task, folder: Path) -> Task:
             splits[split].append(replace(source, **place, split=several))
         elif key == _MISMATCHED:
             warning = (
-                f"{folder}: no {official.what}, so that the in-domain examples are the matched "
-                f"ones alone; looked for {official.looked_for}"
+                f"{folder}: no {official.what}, so in-domain examples are only the matched "
+                f"ones; looked for {official.looked_for}"
             )
         else:
             hub = f" ({source.dataset} on the Hugging Face hub)" * (official is not PAWS_QQP)
@@ -155,9 +155,9 @@ def _in_folder(task: Task, folder: Path) -> Task:
 
 
 def _renamed(groups: Mapping[str, tuple[str, ...]], hans: Source) -> dict[str, tuple[str, ...]]:
-    """The groups of subcases by what these are called in the data.
+    """The groups of subcases, with the names used in the data.
 
-    There are copies of HANS that put the heuristic before the subcase, and a dash for a slash.
+    Some copies of HANS put the heuristic before the subcase, and a dash for a slash.
     """
     status = Path(hans.path or "").stat()
     names = _subset_names(hans.path, hans.split, status.st_mtime_ns, status.st_size)
@@ -165,8 +165,8 @@ def _renamed(groups: Mapping[str, tuple[str, ...]], hans: Source) -> dict[str, t
     wanted = {name: None for members in groups.values() for name in members}
     if missing := [name for name in wanted if _official_name(name) not in known]:
         raise InputError(
-            f"{hans.place}: has no subcase {', '.join(missing)}; expected HANS with a column "
-            "subcase that has all of its 30 subcases"
+            f"{hans.place}: no subcase {', '.join(missing)}; expected HANS with a column "
+            "subcase that has all 30 subcases"
         )
     return {
         group: tuple(known[_official_name(name)] for name in members)
@@ -176,7 +176,7 @@ def _renamed(groups: Mapping[str, tuple[str, ...]], hans: Source) -> dict[str, t
 
 @lru_cache(maxsize=8)
 def _subset_names(path: str | None, split: str | None, changed: int, size: int) -> tuple[str, ...]:
-    """Read once as long as the file stays the same: a study asks for its task often."""
+    """Read once while the file is unchanged, since a study requests its task often."""
     return tuple(read_sources([Source(path=path, split=split)]).subset_names)
 
 

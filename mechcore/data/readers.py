@@ -1,7 +1,7 @@
 """Examples from users' tables.
 
-Official files are read as they come: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
-MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it.
+Official files are read unchanged: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
+MultiNLI and HANS, whose parses are ignored, and PAWS-QQP as built by its script.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def read_examples(
             or ``cluster``, where `mechcore.data.columns.KNOWN_COLUMNS` does not find it. What the
             clusters are may also be said by a role, as in ``{"cluster": "text_a"}``.
         label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
-        labelled: whether a label is needed; without one, labels are empty where the file has none.
-        skip_empty: leave out rows that lack a text or label, with a count of them, as the official
-            QQP files have some; else they are an error.
+        labelled: whether labels are required; otherwise they are empty if the file has none.
+        skip_empty: skip rows that lack a text or label, with a count of them, such as those in the
+            official QQP files; else they are an error.
 
     A file without a subset column is one subset called ``"all"``. Without a cluster column, or
-    where its cell is empty, an example is a cluster of its own.
+    with an empty cell in it, an example is its own cluster.
 
     Raises:
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
@@ -96,7 +96,7 @@ def examples_of(
         used = used[~empty]
         if empty.any():
             n = f"{int(empty.sum())} of {len(table)}"
-            warn(f"{path}: left out {n} examples that lack a text or label")
+            warn(f"{path}: skipped {n} examples that lack a text or label")
     frame = pd.DataFrame({role: texts_of(path, used[column]) for role, column in chosen.items()})
     for role in [role for role in ("text_a", "text_b") if role in frame]:
         _check_built(path, table, frame[role])
@@ -112,17 +112,17 @@ def examples_of(
 
 
 def data_name(path: str | Path) -> str:
-    """What the data in a file or folder is called in tables: its name up to the first dot."""
+    """The name of the data of a file or folder in tables: its name up to the first dot."""
     return Path(path).name.split(".")[0]
 
 
 def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
-    """Refuse what PAWS-QQP is built from, and bytes as its script writes them by Python 3."""
+    """Raise for the index files of PAWS-QQP, and for bytes as its script writes on Python 3."""
     patterns = [_BYTES, *([_TOKEN_NUMBERS] if {"qid1", "qid2"} <= set(table.columns) else [])]
     if not texts.empty and any(all(map(pattern.fullmatch, texts)) for pattern in patterns):
         raise InputError(
-            f"{path}: column {texts.name} has {shown(texts.iloc[0], 30)} and the like; expected "
-            "texts: build PAWS-QQP from the original Quora file with its qqp_generate_data.py, by "
+            f"{path}: column {texts.name} has values such as {shown(texts.iloc[0], 30)}; expected "
+            "texts: build PAWS-QQP from the original Quora file with its qqp_generate_data.py, on "
             "Python 2 or without .encode()"
         )
 
@@ -133,13 +133,13 @@ def with_label_names(
     names: Mapping[str, Any],
     label_map: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """The table with names in place of the numbers of labels, and `UNDECIDED` for -1 and none.
+    """The table with label names instead of numbers, and `UNDECIDED` for -1 and missing labels.
 
-    Numbers that ``label_map`` gives a meaning stay; so do columns without numbers. ``names`` are
-    lists in the order of the numbers, by column; what is no list is passed over.
+    Numbers that ``label_map`` maps stay, as do columns without numbers. ``names`` are
+    lists in the order of the numbers, by column; other values are ignored.
 
     Raises:
-        InputError: a number is that of no name.
+        InputError: a number has no name.
     """
     import pandas as pd
 
@@ -166,8 +166,8 @@ def with_label_names(
             meaning = mapped.get(str(index), name)
             if normal_name(meaning) in {*map(normal_name, known)} - {normal_name(name)}:
                 warn(
-                    f"{path}: label {index} of column {shown(column)} is {name} there, and "
-                    f"{meaning} by label_map, which is used (--label-map; label_map= in Python): "
+                    f"{path}: label {index} of column {shown(column)} is {name} in the file, but "
+                    f"{meaning} in label_map, which is used (--label-map; label_map= in Python): "
                     "leave it out unless the file is wrong"
                 )
     return table
@@ -176,7 +176,7 @@ def with_label_names(
 def with_labels(
     path: Path | str, frame: pd.DataFrame, label_map: Mapping[str, str] | None, labelled: bool
 ) -> pd.DataFrame:
-    """Examples with the meanings of their labels; those `UNDECIDED` are left out if ``labelled``.
+    """Examples with mapped labels; `UNDECIDED` ones are skipped if ``labelled``.
 
     Raises:
         InputError: no example is left.
@@ -185,16 +185,16 @@ def with_labels(
     unnamed = (keys == "-1") & ("-1" not in {label_key(str(label)) for label in label_map or ()})
     if labelled and unnamed.any() and all(key.removeprefix("-").isdigit() for key in {*keys}):
         warn(
-            f"{path}: label -1, which {int(unnamed.sum())} of {len(frame)} examples have, mostly "
-            f"stands for none: to leave them out, add --label-map -1={UNDECIDED} (label_map= in "
+            f"{path}: {int(unnamed.sum())} of {len(frame)} examples have the label -1, which "
+            f"usually means no label: to skip them, add --label-map -1={UNDECIDED} (label_map= in "
             "Python)"
         )
     frame = frame.assign(label=with_meanings(frame["label"], label_map))
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
         warn(
-            f"{path}: left out {int(undecided.sum())} of {len(frame)} examples without a label: it "
-            f"is {UNDECIDED} (annotators did not agree) or -1 (none is given)"
+            f"{path}: skipped {int(undecided.sum())} of {len(frame)} examples without a label "
+            f"({UNDECIDED}: annotators disagreed; -1: none given)"
         )
     if undecided.all():
         raise InputError(f"{path}: no labelled example; expected at least one row")
@@ -202,7 +202,7 @@ def with_labels(
 
 
 def with_meanings(labels: pd.Series, meanings: Mapping[str, str] | None) -> pd.Series:
-    """Labels with what some of them mean in their place; those that are numbers may be given so."""
+    """Labels replaced by their meanings; numeric labels may be given as numbers."""
     exact = {str(label): meaning for label, meaning in (meanings or {}).items()}
     alike = {label_key(label): meaning for label, meaning in exact.items()}
     return labels.map(lambda label: exact.get(label, alike.get(label_key(label), label)))
@@ -212,7 +212,7 @@ def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
     """A column of a table with rows numbered from 0, as text, whole numbers without a point.
 
     Raises:
-        InputError: a cell is empty, or holds something that is no text, such as a list.
+        InputError: a cell is empty, or holds something other than text, such as a list.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Where examples come from: files, folders saved by ``datasets``, and data sets of the hub."""
+"""Sources of examples: files, folders saved by ``datasets``, and data sets of the hub."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DICT_FILE, STATE_FILE = "dataset_dict.json", "state.json"
-"""What a folder has that ``datasets`` saved: one of several splits, and one of a single one."""
+"""Files in a folder saved by ``datasets``: with several splits, and with a single one."""
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -40,25 +40,24 @@ class Source:
     """Where some examples come from, and how they are read.
 
     Attributes:
-        path: a file, see `mechcore.data.readers.read_examples`, or a folder that ``datasets``
-            saved (``save_to_disk``). Exactly one of ``path`` and ``dataset`` is given.
-        dataset: id of a data set on the Hugging Face hub, or a folder laid out as one.
-        config: of a data set, such as ``"mnli"`` of GLUE.
-        split: of a data set or saved folder that has several.
+        path: a file, see `mechcore.data.readers.read_examples`, or a folder saved by ``datasets``
+            (``save_to_disk``). Give exactly one of ``path`` and ``dataset``.
+        dataset: id of a data set on the Hugging Face hub, or a folder with that layout.
+        config: configuration of a data set, such as ``"mnli"`` of GLUE.
+        split: the split, if a data set or saved folder has several.
         revision: branch, tag or commit of a data set.
-        columns: which column serves as what, see `mechcore.data.readers.read_examples`.
-        label_map: meanings of labels, likewise. Data sets that know the names of their labels
-            need none.
-        labels: keep only examples of these labels; case, ``-`` and ``_`` do not matter.
+        columns: roles of columns, see `mechcore.data.readers.read_examples`.
+        label_map: meanings of labels, likewise. Not needed for data sets with label names.
+        labels: keep only examples with these labels; case, ``-`` and ``_`` do not matter.
         subsets: keep only these subsets.
-        subset: call all of the examples this subset.
-        max: draw so many, by subset, see `mechcore.data.examples.Examples.sample`.
-        seed: of the draw.
-        skip_empty: leave out rows that lack a text or label, with a count of them; else they are
+        subset: the subset of all its examples.
+        max: number of examples to draw, by subset, see `mechcore.data.examples.Examples.sample`.
+        seed: seed of the draw.
+        skip_empty: skip rows that lack a text or label, with a count of them; else they are
             an error.
 
     Raises:
-        InputError: these contradict each other, or a value is out of its range.
+        InputError: settings contradict each other, or a value is out of range.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -106,7 +105,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What its examples are called in tables."""
+        """The name of its examples in tables."""
         if self.path is not None:
             parts = [data_name(self.path)]
         else:
@@ -114,14 +113,14 @@ class Source:
         return "-".join([*parts, self.split] if self.split else parts)
 
     def located(self, folder: Path) -> Source:
-        """The same with a relative path made absolute, beginning at ``folder``."""
+        """The same source with a relative path made absolute, relative to ``folder``."""
         if self.path is not None:
             return replace(self, path=located_path(self.path, folder))
         return replace(self, dataset=located_folder(str(self.dataset), folder))
 
     @property
     def place(self) -> str:
-        """Where its examples are, for messages."""
+        """The location of its examples, for messages."""
         parts = [self.config, self.split, self.revision]
         details = ", ".join(part for part in parts if part is not None)
         return f"{self.path or self.dataset}{f' ({details})' if details else ''}"
@@ -132,15 +131,14 @@ def read_sources(
 ) -> Examples:
     """Read the examples of all sources, in order.
 
-    Where there are several, those of a source that knows no subsets become one that has the
-    source's name.
+    With several sources, a source without subsets becomes one subset with the source's name.
 
-    The data is called ``name``, or what `sources_name` says. Labels are empty where a source has
-    none and they need not be there (``labelled``).
+    The data is named ``name``, or by `sources_name`. Labels are empty if a source has
+    none and they are not required (``labelled``).
 
     Raises:
-        InputError: a source is missing or unreadable, or a label or subset to be kept is not
-            there, or two sources do not go together.
+        InputError: a source is missing or unreadable, a label or subset to keep does not
+            occur, or two sources are incompatible.
     """
     import pandas as pd
 
@@ -156,9 +154,9 @@ def read_sources(
 
 
 def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str) -> Examples:
-    """So many of the examples, drawn by subset; a warning tells if that leaves any out.
+    """At most ``n`` of the examples, drawn by subset, with a warning if any are omitted.
 
-    None takes all. The warning calls them ``name``, and ends with ``advice`` on how to take all.
+    None takes all. The warning names them ``name``, and ends with ``advice`` on how to take all.
     """
     drawn = examples if n is None else examples.sample(n, seed)
     if len(drawn) < len(examples):
@@ -170,15 +168,15 @@ def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str
 
 
 def sources_name(sources: Sequence[Source]) -> str:
-    """What the data of these sources is called in tables."""
+    """The name of the data of these sources in tables."""
     return "+".join(source.name for source in sources)
 
 
 def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) -> list[dict]:
-    """What examples are read from and how, as JSON values; not where it lies.
+    """The content of the sources and how it is read, as JSON values, independent of location.
 
-    Files count by their digests, data sets by the digest of their examples, which have to be read
-    for it: what a branch holds can change, and a cache can be older than it.
+    Files count by their digests, data sets by the digest of their examples, which must be read
+    for it: a branch can change, and a cache can be outdated.
 
     Raises:
         InputError: a source is missing or unreadable.
@@ -192,8 +190,8 @@ def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) ->
 
 @lru_cache(maxsize=64)
 def _fingerprint(source: str, files: tuple[tuple[str, int, int], ...]) -> str:
-    """Of all examples of a source, given as JSON; a process reads it once while its files stay."""
-    with warnings.catch_warnings():  # they come again when the examples are used
+    """Digest of all examples of a source, given as JSON; cached while its files are unchanged."""
+    with warnings.catch_warnings():  # they are repeated when the examples are used
         warnings.simplefilter("ignore", MechcoreWarning)
         return _read(Source(**json.loads(source)), labelled=False).fingerprint
 
@@ -210,7 +208,7 @@ def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
 
 
 def _reading(source: Source) -> dict[str, Any]:
-    """How examples are made from what a source holds, as far as it is asked for."""
+    """The non-default settings for making examples from a source."""
     settings = asdict(source)
     for name in ("path", "dataset", "config", "split", "revision"):
         del settings[name]
@@ -244,7 +242,7 @@ def _read(source: Source, labelled: bool) -> Examples:
 
 
 def _told_apart(sources: Sequence[Source], parts: Sequence[Examples]) -> list[Examples]:
-    """The examples of several sources, each with a subset of its own where it has none."""
+    """The examples of several sources, where each without subsets gets its own subset."""
     named: list[Examples] = []
     owners: dict[str, Source] = {}
     for source, part in zip(sources, parts, strict=True):
@@ -258,7 +256,7 @@ def _told_apart(sources: Sequence[Source], parts: Sequence[Examples]) -> list[Ex
         if clash:
             raise InputError(
                 f"{source.place} and {owners[clash[0]].place} both have a subset {clash[0]!r}; "
-                "name the subset of each (subset), the same name to put them together"
+                "name the subset of each (subset), with the same name to merge them"
             )
         if part.two_segments != parts[0].two_segments:
             raise InputError(
@@ -282,8 +280,7 @@ def _all_of(source: Source, labelled: bool) -> Examples:
     if source.path is not None and not Path(source.path).is_dir():
         if source.split is not None:
             raise InputError(
-                f"{source.path}: no such folder to take the split {source.split!r} from; a file "
-                "has no splits: leave it out"
+                f"{source.path}: not a folder, so there is no split {source.split!r}; leave it out"
             )
         return read_examples(source.path, **how)
     data = _hub_data(source) if source.path is None else _saved_data(source, Path(source.path))
@@ -291,7 +288,7 @@ def _all_of(source: Source, labelled: bool) -> Examples:
 
 
 def table_of_dataset(data: Any, place: str) -> pd.DataFrame:
-    """A table of a data set, with the names of labels where it knows them."""
+    """A table of a data set, with label names if it has them."""
     features = (data.features or {}).items()  # a stream may have none
     names = {column: getattr(feature, "names", None) for column, feature in features}
     return with_label_names(place, data.to_pandas(), names)
@@ -308,7 +305,7 @@ def _saved_data(source: Source, path: Path) -> Any:
 
 
 def _split_folder(source: Source, path: Path) -> Path:
-    """The folder of the split in one that ``datasets`` saved."""
+    """The folder of the split in a folder saved by ``datasets``."""
     if (path / DICT_FILE).is_file():
         try:
             splits = list(json.loads((path / DICT_FILE).read_text("utf-8"))["splits"])
@@ -318,7 +315,7 @@ def _split_folder(source: Source, path: Path) -> Path:
     if not (path / STATE_FILE).is_file():
         raise InputError(
             f"{path}: a folder without {DICT_FILE} or {STATE_FILE}; expected a file, or a folder "
-            "that `datasets` saved with save_to_disk, or one laid out as on the hub as the "
+            "saved by `datasets` (save_to_disk); name a folder with the layout of the hub as the "
             "dataset of a task's source"
         )
     if source.split is not None:
@@ -349,7 +346,7 @@ def _hub_data(source: Source) -> Any:
     except Exception as error:  # of any of the packages below
         raise InputError(
             f"data set {source.place}: cannot be loaded: {reason(error)}. There is no network, or "
-            "no such data set; without a network it has to be in the cache of `datasets`, or give "
+            "no such data set; without a network it must be in the cache of `datasets`, or give "
             "files instead (path; for a named task, folder)"
         ) from error
     return data if source.split is not None else data[_one_split(source, list(data))]

@@ -1,4 +1,4 @@
-"""Tasks: which examples a model is trained on, and which it is tested on."""
+"""Tasks: the examples on which a model is trained and tested."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from mechcore.registry import Registry
 from mechcore.yaml_file import YAML, read_plain, validated
 
 SPLITS = ("train", "id", "ood")
-"""Roles of examples: training, in-domain test and out-of-domain test."""
+"""Splits of examples: training, in-domain test and out-of-domain test."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model is studied on.
+    """The data on which a model is studied.
 
     Attributes:
-        name: what the task is called.
+        name: name of the task.
         train: training examples.
         id: in-domain test examples.
         ood: out-of-domain test examples.
-        classes: of a model for the task, in index order; of language models, the answers.
+        classes: classes of a model for the task, in index order; of language models, the answers.
         groups: named groups of out-of-domain subsets.
-        about: a sentence for people.
+        about: a description in one sentence.
 
     Raises:
         InputError: a split has no sources, or a name is missing or occurs twice.
@@ -49,7 +49,7 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.name.strip():
-            raise InputError(f"task: name is {self.name!r}; expected one")
+            raise InputError(f"task: name is {self.name!r}; expected a text")
         for split in SPLITS:
             sources = getattr(self, split)
             sources = (sources,) if isinstance(sources, Source) else tuple(sources)
@@ -71,15 +71,15 @@ _TAKEN = {
 
 
 def check_groups(what: str, groups: Mapping[str, tuple[str, ...]]) -> None:
-    """Make sure that groups of out-of-domain subsets can be told from other rows of tables.
+    """Check that groups of out-of-domain subsets are distinct from other rows of tables.
 
     Raises:
-        InputError: a group has the name of another kind of data, is empty, or has a subset twice.
+        InputError: a group has a reserved name, is empty, or repeats a subset.
     """
     for group, subsets in groups.items():
         if group in _TAKEN:
             raise InputError(
-                f"{what}: a group of out-of-domain subsets is called {group!r}, as "
+                f"{what}: a group of out-of-domain subsets is named {group!r}, as "
                 f"{_TAKEN[group]} in tables; rename it"
             )
         if not subsets:
@@ -95,7 +95,7 @@ def _check_names(what: str, names: tuple[str, ...], same: Callable[[str], str]) 
 
 
 Maker = Callable[[Path | None], Task]
-"""Makes a task from the folder of its files; None for none, where it takes them from the hub."""
+"""Makes a task from the folder of its files, or, for None, from the hub."""
 
 TASKS: Registry[Maker] = Registry(
     "task",
@@ -105,9 +105,9 @@ TASKS: Registry[Maker] = Registry(
         "qqp-paws": "mechcore.data.named:qqp_paws",
     },
 )
-"""Tasks that are found by name, each made from the folder of its files.
+"""Tasks by name, each made from the folder of its files.
 
-A package offers one in the entry point group, a notebook by ``TASKS.register(name)(make)``.
+A package provides one in the entry point group, a notebook by ``TASKS.register(name)(make)``.
 """
 
 
@@ -125,8 +125,8 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
     if name.endswith(YAML):
         if folder is not None:
             raise InputError(
-                f"task {name}: a folder ({folder}) is for named tasks; the file says itself where "
-                "its data are: leave the folder out"
+                f"task {name}: a folder ({folder}) is for named tasks, but the file names its own "
+                "data: leave the folder out"
             )
         return read_task(name)
     if name not in TASKS:
@@ -135,7 +135,7 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
             f"file that ends in {' or '.join(YAML)}"
         )
     if folder is not None and not Path(folder).is_dir():
-        raise InputError(f"task {name}: {folder} is no folder; expected that of the task's files")
+        raise InputError(f"task {name}: {folder} is not a folder; expected that of its files")
     return TASKS[name](None if folder is None else Path(folder))
 
 
@@ -144,8 +144,8 @@ def read_task(path: str | Path) -> Task:
 
     Its settings are those of `Task`. Sources are a path, settings of
     `mechcore.data.sources.Source` by name, or a list of these. Relative paths are relative to the
-    file's folder, and ``${NAME}`` in a path stands for a variable of the environment. The name is
-    the file's where none is given.
+    file's folder, and ``${NAME}`` in a path stands for an environment variable. The default name is
+    the file's.
 
     Raises:
         InputError: the file is missing, is not valid YAML, or does not describe a task; the message
@@ -158,7 +158,7 @@ def read_task(path: str | Path) -> Task:
     settings = {"name": path.stem, **content}
     for split in SPLITS:
         if split not in settings:
-            raise InputError(f"{path}: has no {split}; expected a path, or the settings of sources")
+            raise InputError(f"{path}: no {split}; expected a path, or the settings of sources")
         sources = settings[split] if isinstance(settings[split], list) else [settings[split]]
         settings[split] = [{"path": s} if isinstance(s, str) else s for s in sources]
     task = validated(Task, settings, str(path))

@@ -1,4 +1,4 @@
-"""What a tokenizer loses of texts: unknown words, and what its file says otherwise."""
+"""Checks of tokenizers: unknown words, and differences from the tokenizer's file."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mechcore.data.examples import Examples
 from mechcore.errors import reason, shown, warn
 
 MOST_UNKNOWN = (5, 0.05)
-"""Unknown tokens and dropped words that texts may always have, and their share of more."""
+"""Unknown tokens and dropped words that are always accepted, and their maximum share beyond."""
 
 MOST_COMPARED = 1000
-"""Texts that are compared with the tokenizer's file, at even distances where there are more."""
+"""Number of texts to compare with the tokenizer's file, evenly spaced if there are more."""
 
 _files: weakref.WeakKeyDictionary[PreTrainedTokenizerBase, Path] = weakref.WeakKeyDictionary()
 
 
 def remember_file(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Note the ``tokenizer.json`` of a checkpoint, for `check_file`."""
+    """Record the ``tokenizer.json`` of a checkpoint, for `check_file`."""
     _files[tokenizer] = path
 
 
@@ -44,21 +44,21 @@ def check_file(
     special: bool,
     max_length: int,
 ) -> None:
-    """Warn of texts that get other tokens than from the checkpoint's ``tokenizer.json``.
+    """Warn of texts whose tokens differ from those of the checkpoint's ``tokenizer.json``.
 
-    transformers 5 builds many tokenizers anew from the vocabulary, and leaves out what else the
-    file has. At most `MOST_COMPARED` texts are compared.
+    transformers 5 rebuilds many tokenizers from the vocabulary, ignoring the rest of the
+    file. At most `MOST_COMPARED` texts are compared.
 
     Args:
-        examples: for the message.
-        tokenizer: one whose file is known, or any other, which is not compared.
-        encoded: what it made of the texts.
-        texts: or pairs of texts, or prompts.
+        examples: the examples, for the message.
+        tokenizer: a tokenizer; only one whose file is known is compared.
+        encoded: the tokens of the texts.
+        texts: texts, pairs of texts, or prompts.
         special: whether special tokens were added.
-        max_length: after how many tokens texts were cut.
+        max_length: number of tokens after which texts were cut.
     """
     path = _files.get(tokenizer)
-    if path is None or not path.is_file():  # as where a folder was for the loading alone
+    if path is None or not path.is_file():  # such as after loading from a temporary folder
         return
     own = _read(path, path.stat().st_mtime_ns)
     own.no_padding()
@@ -70,8 +70,8 @@ def check_file(
         encodings = own.encode_batch([texts[row] for row in rows], add_special_tokens=special)
     except Exception as error:  # tokenizers raises errors without a type of their own
         warn(
-            f"examples {examples.name!r}: {path} cannot write them ({reason(error)}), while "
-            f"{name}, which is used, can: make sure that the file is that of the model"
+            f"examples {examples.name!r}: {path} cannot encode them ({reason(error)}), but "
+            f"{name}, which is used, can: check that the file is that of the model"
         )
         return
     typed = "token_type_ids" in encoded
@@ -92,12 +92,12 @@ def check_file(
     at = next((i for i, (used, filed) in pairs if used != filed), min(map(len, sides)))
     used, filed = (shown(side[at : at + 4], 120) for side in sides)
     warn(
-        f"examples {examples.name!r}: {len(differ)} of {len(rows)} texts compared have other "
-        f"tokens (or ids or types) in {name}, which is used, than in {path}: row {row}, "
+        f"examples {examples.name!r}: {len(differ)} of {len(rows)} texts compared have different "
+        f"tokens (or ids or types) in {name}, which is used, and in {path}: row {row}, "
         f"{shown(_text(texts[row]), 60)!r}, has {used} from token {at} on, in the file {filed}; "
-        "if the model was trained with the file, as mostly with transformers 4, set "
-        '"tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json, and take out what '
-        "contradicts the file; else make them one with "
+        "if the model was trained with the file, as usual with transformers 4, set "
+        '"tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json, and remove entries '
+        "that contradict the file; else make them agree with "
         "mechcore.load_tokenizer(folder).save_pretrained(folder)"
     )
 
@@ -110,7 +110,7 @@ def check_unknown(
     *,
     special: bool,
 ) -> None:
-    """Warn of many unknown or dropped words (`MOST_UNKNOWN`), or of a text with no other ones."""
+    """Warn of many unknown or dropped words (`MOST_UNKNOWN`), or of a text with only such words."""
     unknown = _unknown(tokenizer)
     pairs = bool(texts) and not isinstance(texts[0], str)
     added = tokenizer.num_special_tokens_to_add(pairs) if special else 0
@@ -139,28 +139,28 @@ def check_unknown(
         row, text = lost[0]
         rows = len({row for row, _ in lost})
         problems.append(
-            f"in {rows} of {len(texts)} a text has no token that it knows (row {row}: "
+            f"in {rows} of {len(texts)} examples a text has no known token (row {row}: "
             f"{shown(text, 60)!r})"
         )
     if problems:
         warn(
-            f"examples {examples.name!r}: {', and '.join(problems)}: the model cannot tell such "
-            "words apart; expected few: check that the tokenizer is the model's own, and that the "
+            f"examples {examples.name!r}: {', and '.join(problems)}: the model cannot distinguish "
+            "such words; expected few: check that the tokenizer is the model's own, and that the "
             "texts are in its language, alphabet and case"
         )
 
 
 def _unknown(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """The tokens that stand for whatever is unknown, by id."""
+    """The tokens for unknown words, by id."""
     names = {tokenizer.unk_token, getattr(tokenizer.backend_tokenizer.model, "unk_token", None)}
     ids = {name: tokenizer.backend_tokenizer.token_to_id(name) for name in names if name}
     return {i: name for name, i in ids.items() if i is not None}
 
 
 def _dropped(text: str, spans: Sequence[tuple[int, int]]) -> int:
-    """How many runs of letters or digits of a text are in no token; tokens are in its order."""
+    """How many runs of letters or digits of a text are in no token; tokens are in text order."""
     if not unicodedata.is_normalized("NFKC", text):
-        return 0  # what normalisers join is where its first letter is
+        return 0  # characters joined by normalisers have the position of the first
     n = end = 0
     for start, stop in [*spans, (len(text), len(text))]:
         n += any(map(str.isalnum, text[end:start]))

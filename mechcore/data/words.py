@@ -1,4 +1,4 @@
-"""The words that tokens are pieces of."""
+"""The words that tokens belong to."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SPECIAL = -1
 
 
 class Words(NamedTuple):
-    """What is known of the words of one example, a value per token.
+    """The words of one example, with a value per token.
 
     Attributes:
-        numbers: equal for tokens of equal words, `SPECIAL` for what is no word.
-        spans: equal for tokens of one word or mark where it stands, rising; `SPECIAL` elsewhere.
+        numbers: equal for tokens of equal words, `SPECIAL` for other tokens.
+        spans: equal for tokens of one occurrence of a word or mark, rising; `SPECIAL` elsewhere.
     """
 
     numbers: list[int]
@@ -34,13 +34,13 @@ def whole_words(
 ) -> Words:
     """Number every token by its whole word; punctuation is not a word.
 
-    What a tokenizer made by SentencePiece calls a word may be a whole text, or reach from space to
+    In SentencePiece tokenizers a word may be a whole text, or extend from space to
     space, so words also end at white space and at pieces of punctuation.
 
     Args:
-        encoding: of the tokenizer.
+        encoding: encoding by the tokenizer.
         places: the segment of every token, `SPECIAL` outside of all.
-        texts: of the segments.
+        texts: texts of the segments.
         tokenizer: a fast tokenizer.
         vocabulary: numbers of the words known so far; new ones are added.
     """
@@ -82,13 +82,13 @@ def words_of(
     """Number tokens of one text by their whole words, as `encode` does, from token ids alone.
 
     Args:
-        ids: without special tokens.
+        ids: token ids without special tokens.
         tokenizer: a fast tokenizer.
         vocabulary: numbers of the words known so far; new ones are added.
 
     Returns:
-        None where the tokenizer makes other tokens of the decoded text, so that the words cannot
-        be told.
+        None if the tokenizer gives other tokens for the decoded text, so that the words are
+        unknown.
     """
     text = str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
     encoded = tokenizer([text], add_special_tokens=False)
@@ -96,13 +96,13 @@ def words_of(
         return None
     places = [0] * len(ids)
     words = whole_words(encoded.encodings[0], places, (text, text), tokenizer, vocabulary)
-    unknown = tokenizer.unk_token_id  # what it stands for is lost
+    unknown = tokenizer.unk_token_id  # its original text is lost
     pairs = zip(ids, words.numbers, strict=True)
     return Words([SPECIAL if i == unknown else word for i, word in pairs], words.spans)
 
 
 def _name(word: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """What equal words have in common: the same to the model, or but for case and encoding.
+    """The key of equal words: the same to the model, or except for case and encoding.
 
     Tokenizers may strip accents, as uncased BERT's does. NFKC and case folding are those of the
     Unicode Standard, sections 3.11 and 3.13.
@@ -113,11 +113,11 @@ def _name(word: str, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 _AROUND = string.punctuation.replace("'", "")
-"""What may stand around a word in one piece with it; contractions keep their apostrophe."""
+"""Characters that may surround a word in one piece; contractions keep their apostrophe."""
 
 
 def _is_punctuation(piece: str) -> bool:
-    """Whether a piece is not of a word; a space alone is a part of the word after it."""
+    """Whether a piece is not part of a word; a single space belongs to the word after it."""
     marks = piece.lstrip(" ")
     return bool(marks) and all(
         c.isspace() or c in string.punctuation or unicodedata.category(c).startswith("P")

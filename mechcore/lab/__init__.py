@@ -1,4 +1,4 @@
-"""One model with its data, and every question that can be asked of it in a line."""
+"""One model with its data, and a one-line method for each question about it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The answer to a question: its headline, its figure and its tables, in a notebook or a script."""
+"""The answer to a question: headline, figure and tables, in a notebook or a script."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answer(Shown):
-    """What an analysis found.
+    """The results of an analysis.
 
     Attributes:
         kind: the analysis.
-        run: its tables, and those of the analyses that it needed.
+        run: its tables, and those of the analyses it needed.
     """
 
     kind: type[Analysis]
@@ -36,12 +36,12 @@ class Answer(Shown):
 
     @property
     def headline(self) -> str:
-        """What was found, in a sentence; empty where there is nothing to say."""
+        """The main result in one sentence; empty if there is none."""
         return next(iter(self.kind.headlines(self.run)), "")
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """Its own tables by name, as files have them."""
+        """Its own tables by name, as in the run's files."""
         names = (schema.name for schema in self.kind.schemas)
         return {name: self.run.tables[name] for name in names if name in self.run.tables}
 
@@ -54,13 +54,11 @@ class Answer(Shown):
         """Its first figure, which can be saved as SVG, PDF or PNG.
 
         Raises:
-            InputError: it has none.
+            InputError: the analysis has no figure.
         """
         if self._drawing is not None:
             return self._drawing.figure
-        raise InputError(
-            f"{self.kind.kind}: has no figure; its tables are {', '.join(self.tables)}"
-        )
+        raise InputError(f"{self.kind.kind} has no figure; its tables are {', '.join(self.tables)}")
 
     @cached_property
     def _blocks(self) -> list[Block]:
@@ -95,5 +93,5 @@ class Answer(Shown):
             parts += [f"{escape(block.caption)}:", shown]
         else:
             parts.append(as_html(self.table))
-        parts.append(f"In full in <code>.tables</code>: {escape(self._listed)}")
+        parts.append(f"Full tables in <code>.tables</code>: {escape(self._listed)}")
         return "".join(f"<div>{part}</div>" for part in parts)

@@ -25,7 +25,7 @@ EMBEDDED: dict[str, Literal["encoder", "decoder"]] = {
     "embedded-encoder": "encoder",
     "embedded-decoder": "decoder",
 }
-"""The models that come with mechcore, by what `open` calls them."""
+"""The models that come with mechcore, by their names in `open`."""
 
 STORE = "mechcore-store"
 
@@ -54,13 +54,13 @@ def open(
         id: in-domain test examples.
         ood: out-of-domain test examples.
         columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
-            ``cluster``, where its name does not tell.
+            ``cluster``, unless it already has that name.
         label_map: meanings of labels, such as ``{0: "entailment"}``.
-        store: folder of the run store; name the same one to use results again, also with
+        store: folder of the run store; pass the same one to reuse results, also with
             ``mechcore run --store``.
-        prompt: of a language model: text with ``{a}`` and ``{b}``.
-        answers: of a language model: the answer of each label, of one token or several.
-        settings: everything else, such as names of classes, seeds and how many examples are drawn.
+        prompt: for a language model: text with ``{a}`` and ``{b}``.
+        answers: for a language model: the answer of each label, of one token or several.
+        settings: any other settings, such as class names, seeds and numbers of examples.
 
     Raises:
         InputError: there is no checkpoint, data of a split are missing or cannot be read, or the
@@ -83,8 +83,8 @@ def open(
     config = settings or StudyConfig()
     if config.variants or config.training is not None:
         raise InputError(
-            "open: settings have variants, or a training; expected one trained model: "
-            "mechcore.study.run.run_study does such studies"
+            "open: settings contain variants or training; expected one trained model; run such "
+            "studies with mechcore.study.run.run_study"
         )
     given = {"train": train, "id": id, "ood": ood}
     missing = [split for split, data in given.items() if data is None]
@@ -97,8 +97,8 @@ def open(
     embedded, no_data = EMBEDDED.get(str(checkpoint)), len(missing) == len(SPLITS)
     if embedded is not None and no_data and (columns or label_map):
         raise InputError(
-            "open: columns and label_map are for data of your own, and an embedded model without "
-            "any brings its own; name data (train, id, ood), or leave them out"
+            "open: columns and label_map apply to your own data, but the embedded model uses "
+            "its own; name data (train, id, ood), or leave them out"
         )
     model = replace(config.model, source=str(checkpoint))
     if embedded is not None:
@@ -118,7 +118,7 @@ def open(
 
 
 def _sources(data: Any, split: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:
-    """Where a split's examples are; those in memory are written to the store, by their content."""
+    """Sources of a split's examples; those in memory are written to the store by content hash."""
     if sources := given_sources(data, split):
         return sources
     if isinstance(data, EncodedExamples):

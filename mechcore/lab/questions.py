@@ -1,10 +1,10 @@
-"""One model with its data, and every question that can be asked of it in a line.
+"""One model with its data, and a one-line method for each question about it.
 
     lab = mechcore.open("my-bert-mnli", train=frame, id="dev.tsv", ood="mnli-hans")
     lab.roles()
 
-Answers are those of the main study: its run store has their results, also those of an earlier lab
-and of ``mechcore run --store``.
+Answers are those of the main study: they share its run store with earlier labs and with
+``mechcore run --store``.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lab(Shown):
-    """What `open` gives: a model and its data, with a method for each analysis.
+    """A model and its data, with a method for each analysis; made by `open`.
 
-    Whatever is asked is answered about the files as they were at the first question; data in
-    memory are those that were there when the lab was opened.
+    All answers refer to the files as they were at the first question, and to data in memory as
+    they were when the lab was opened.
 
     Attributes:
         config: the settings of the main study of the model and its data.
-        store: of its results.
+        store: the run store of its results.
     """
 
     config: StudyConfig
@@ -77,10 +77,10 @@ class Lab(Shown):
     def ask(self, name: str, **settings: Any) -> Answer:
         """Answer a question, see `mechcore.analyses`; ``lab.core()`` is ``lab.ask("core")``.
 
-        ``settings`` of the analysis, or of one that it needs, stand in place of the lab's.
+        ``settings`` of the analysis, or of one that it needs, override the lab's.
 
         Raises:
-            InputError: there is no such analysis or setting, or a value cannot be used.
+            InputError: there is no such analysis or setting, or a value is invalid.
         """
         kind, owners = ANALYSES[name], _owners(name)
         if unknown := settings.keys() - owners.keys():
@@ -124,7 +124,7 @@ class Lab(Shown):
         """The attention of heads on a text as it stands, or on a pair as the model reads it.
 
         Raises:
-            InputError: it is neither a text nor a pair of them, or a head is out of range.
+            InputError: ``text`` is neither a text nor a pair of texts, or a head is out of range.
         """
         self._check_same()
         opened = self._inputs
@@ -146,7 +146,7 @@ class Lab(Shown):
     ) -> list[Subnetwork]:
         """Trained subnetworks by sparsity, then seed; by default those of the settings.
 
-        ``target_sparsities`` are shares of components to prune; each seed gives one of each.
+        ``target_sparsities`` are shares of components to prune; each seed gives one per sparsity.
 
         Raises:
             InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
@@ -163,7 +163,7 @@ class Lab(Shown):
         raise MechcoreError(no_mask(missing_in(folders)))
 
     def report(self, out: str | Path = "mechcore-report") -> ReportPath:
-        """Do the whole main study into a folder; the path of its report, a link in notebooks."""
+        """Run the whole main study into a folder; return its report's path, a notebook link."""
         self._check_data()
         (path,) = run_study(self.config, out, store=self.store.path)
         return ReportPath(path)
@@ -178,13 +178,13 @@ class Lab(Shown):
 
     @property
     def tokenizer(self) -> Any:
-        """Its tokenizer."""
+        """The model's tokenizer."""
         self._check_same()
         return self._inputs.tokenizer
 
     @property
     def data(self) -> dict[str, EncodedExamples]:
-        """The examples of each split, those that were drawn."""
+        """The drawn examples of each split."""
         self._check_data()
         return self._inputs.data
 
@@ -209,7 +209,7 @@ class Lab(Shown):
         return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     def _check_same(self) -> None:
-        """Refuse files of model and data that changed since the first question."""
+        """Raise if files of the model or the data changed since the first question."""
         model, data = self.config.model, self.config.data
         read: dict[str, Input] = {f"model {model.source}": CheckpointInput(model)}
         for split in SPLITS if self._has_data else ():
@@ -221,9 +221,8 @@ class Lab(Shown):
                 continue  # of files that are gone nothing else could be answered
             if self._contents.setdefault(name, now) != now:
                 raise InputError(
-                    f"lab: the files of {name} changed since the first question, and earlier "
-                    "answers are about what they held then; open a new lab (mechcore.open) to ask "
-                    "about what they hold now"
+                    f"lab: the files of {name} changed since the first question, so earlier "
+                    "answers are about their old content; open a new lab (mechcore.open)"
                 )
 
     @property
@@ -240,13 +239,13 @@ class Lab(Shown):
         self._check_same()
 
     def plan(self, **changes: Any) -> Part:
-        """The plan of the main study, with changes of its settings."""
+        """The plan of the main study with changed settings."""
         self._check_data()
         (part,) = make_plan(replace(self.config, **changes), self.store.hash_file).parts
         return part
 
     def done(self, *jobs: Job) -> list[Path]:
-        """The folders of jobs, which are done if need be."""
+        """The folders of jobs, run first if needed."""
         wanted = self._used | {job.key: job for job in jobs}
         self.store.create()
         executor = STUDY.executor(self.config)
@@ -264,7 +263,7 @@ class ReportPath(type(Path())):  # type: ignore[misc]
 
 
 def _owners(name: str) -> dict[str, str]:
-    """The settings that a question takes, each with the analysis that has it."""
+    """The settings that a question takes, with the analysis that owns each."""
     kind, owners = ANALYSES[name], dict[str, str]()
     for need in kind.needs:
         owners |= _owners(need) if need in ANALYSES else {}
@@ -272,7 +271,7 @@ def _owners(name: str) -> dict[str, str]:
 
 
 def written(value: Any, entry: Entry) -> Any:
-    """A value as files have it: components by name, and a list also where only one is given."""
+    """A value in the form used in files: components by name, single values as lists."""
     if get_origin(entry.choices[0]) is not tuple or value is None:
         return value
     named = (str, Component, ComponentSet)

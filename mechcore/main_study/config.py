@@ -1,4 +1,4 @@
-"""What a study is asked to do."""
+"""The settings of a study."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mechcore.steps.config import FORBID, TEST_SPLITS, DataConfig, ModelConfig, 
 from mechcore.training.settings import TrainSettings
 
 EMBEDDED = "embedded"
-"""Among checkpoints: those of the embedded encoder's own training."""
+"""Entry of `checkpoints` for those of the embedded encoder's own training."""
 
 TRAINED = "training"
-"""Among checkpoints: those of the study's own training."""
+"""Entry of `checkpoints` for those of the study's own training."""
 
 RESERVED = (
     *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),
     *("means.safetensors", "attention_examples.json", "flips_attention.json"),
 )
-"""What a study's folder holds beside those of its variants; no variant has such a name."""
+"""Files and folders of the study itself; variants must not have these names."""
 
 
 def _fields() -> list[tuple[str, Any, Any]]:
@@ -75,23 +75,21 @@ else:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one job may use; it is no part of the results."""
+    """What one job may use; results do not depend on it."""
 
     __pydantic_config__ = FORBID
     panel: ClassVar[str] = "Compute"
 
     cpus: int | None = setting(
         None,
-        "Cores for a job; else all, one with Ray. Results are equal to the last bit only "
-        "between runs with equal cores on equal hardware.",
+        "Cores per job; by default all, or one with Ray. Results are bit-identical only "
+        "with the same number of cores on the same hardware.",
         "--cpus",
         least=1,
     )
-    gpus: float = setting(
-        0.0, "GPUs for a job, also a share of one.", "--gpus", least=0, most=2**31
-    )
+    gpus: float = setting(0.0, "GPUs per job; fractions share one.", "--gpus", least=0, most=2**31)
     device: str | None = setting(
-        None, "Where models are put: cpu, cuda or mps; else cuda where a job has GPUs.", "--device"
+        None, "Device of models: cpu, cuda or mps; by default cuda if jobs have GPUs.", "--device"
     )
 
     def __post_init__(self) -> None:
@@ -113,41 +111,40 @@ class StudyConfig:
 
     __pydantic_config__ = FORBID
 
-    model: ModelConfig = setting(ModelConfig(), "Which model, and how to read its answers.")
+    model: ModelConfig = setting(ModelConfig(), "The model, and how to read its answers.")
     variants: Mapping[str, StudyConfig] = setting(
         {},
-        "Several studies instead, by name, each with what differs in it: other models, seeds of "
-        "training, data or anything else. What is not named holds for all of them.",
+        "Several studies instead of one, by name, each with the settings that differ: models, "
+        "training seeds, data or others. All other settings are shared.",
         example="{base: {model: {source: my-bert}}, large: {model: {source: my-large-bert}}}",
     )
     training: Annotated[TrainSettings | None, BeforeValidator(TrainSettings.presets.read)] = (
         setting(
             None,
-            "Train the model first, beginning at the one named; the study is then of what comes "
-            "of it. A preset with changes.",
+            "Train the named model first, then study the result. A preset with changes.",
             example="{preset: quick, steps: 3000, checkpoint_every: 300}",
         )
     )
     checkpoints: tuple[str, ...] = setting(
         (),
         "Checkpoints of the model's training, for effective sizes: directories, or folders of "
-        "them; embedded alone stands for the embedded encoder's, training alone for those of "
-        "the study's own training.",
+        "checkpoints; embedded: the embedded encoder's; training: those of the study's own "
+        "training.",
         "--checkpoints",
         panel="Model",
         place=True,
         example="[embedded]",
     )
-    data: DataConfig = setting(DataConfig(), "Which data, and how much of it.")
+    data: DataConfig = setting(DataConfig(), "The data, and how much of it to use.")
     method: str = setting(
         "l0",
-        "How to choose what is pruned: l0 (trained masks), a ranking such as attribution, random "
+        "Pruning method: l0 (trained masks), a ranking such as attribution, random "
         "or a registered method.",
         "--prune-method",
         panel="Pruning",
     )
     prune: Annotated[PruneSettings, BeforeValidator(PruneSettings.presets.read)] = setting(
-        PruneSettings(), "The schedule of l0 pruning: a preset with changes."
+        PruneSettings(), "Schedule of l0 pruning: a preset with changes."
     )
     seeds: tuple[int, ...] = setting(
         (42, 43, 44),
@@ -157,20 +154,17 @@ class StudyConfig:
     )
     target_sparsities: tuple[float, ...] = setting(
         (0.5, 0.7),
-        "Target sparsities, in [0, 1). With none, in a file, only effective sizes are measured.",
+        "Target sparsities, in [0, 1). With an empty list, only effective sizes are measured.",
         "--target-sparsities",
         panel="Pruning",
     )
-    seeds_per_job: int = setting(
-        3, "Masks of one sparsity that are trained together, as one job.", least=1
-    )
+    seeds_per_job: int = setting(3, "Masks of one sparsity to train together, as one job.", least=1)
     analyses: Analyses = setting(
-        Analyses(), "What is done with the subnetworks; null leaves an analysis out."
+        Analyses(), "The analyses and their settings; null leaves an analysis out."
     )
     only: tuple[str, ...] = setting(
         (),
-        "Answer only these questions, with what they need: names of analyses. With none, all that "
-        "are not left out.",
+        "Run only these analyses and what they need. By default, all that are not left out.",
         "--only",
         panel="Analyses",
     )
@@ -199,32 +193,32 @@ class StudyConfig:
         source, training = self.model.source, self.training
         if self.method == "layer-matched":
             yield (
-                "method: layer-matched draws as many heads per layer as trained masks keep, and a "
-                "study trains none beside it; mechcore methods does"
+                "method: layer-matched draws as many heads per layer as l0 masks keep, and this "
+                "study trains none; use mechcore methods"
             )
         if self.checkpoints == (EMBEDDED,) and source is not None:
             yield (
                 "checkpoints: embedded stands for those of the embedded encoder, but model: source "
-                f"is {shown(repr(source))}; name the checkpoints of its training"
+                f"is {shown(repr(source))}; name the checkpoints of this model"
             )
         if self.checkpoints == (TRAINED,) and training is None:
             yield (
-                "checkpoints: training stands for those of the study's own training, of which "
-                "nothing is said; add training, or name checkpoints"
+                "checkpoints: training stands for the checkpoints of the study's own training, but "
+                "training is not set; add training, or name checkpoints"
             )
         if training is None:
             return
         if source is None:
             yield (
-                "training: begins at a model of yours; name it as model: source (a pretrained "
-                "checkpoint, or with from_scratch one whose configuration and tokenizer to take)"
+                "training: needs your own model; name it as model: source (a pretrained "
+                "checkpoint, or with from_scratch one that gives the configuration and tokenizer)"
             )
         if self.checkpoints not in ((), (TRAINED,)):
-            yield "checkpoints: of a study with a training of its own they can only be [training]"
+            yield "checkpoints: a study with its own training expects [training]"
         if training.patience is not None and self.checkpoints:
             yield (
-                "checkpoints: [training] needs to know beforehand at which steps there are some, "
-                f"and with patience ({training.patience}) training ends when it will; leave out "
+                "checkpoints: [training] needs the steps in advance, "
+                f"but with patience ({training.patience}) the last step is unknown; leave out "
                 "checkpoints, or train without patience"
             )
         if training.patience is not None and training.watch not in (None, *TEST_SPLITS):
@@ -237,15 +231,15 @@ class StudyConfig:
         for name, variant in self.variants.items():
             check_name("variants", name)
             if name.lower() in RESERVED:
-                yield f"variants: {name!r} is a name of the study's own files; choose another"
+                yield f"variants: {name!r} is reserved for the study's own files; choose another"
             if variant.variants:
-                yield f"variants: {name!r} has variants itself; list all of them once"
+                yield f"variants: {name!r} has variants itself; list all variants on one level"
         if len({name.lower() for name in self.variants}) < len(self.variants):
             yield (
-                f"variants: the names {', '.join(self.variants)} differ by capital letters only, "
-                "which folders cannot everywhere; choose others"
+                f"variants: the names {', '.join(self.variants)} differ only in case, "
+                "which some file systems ignore; choose others"
             )
 
     def each_variant(self) -> dict[str, StudyConfig]:
-        """The studies by name; one alone, by an empty name. All have the same resources."""
+        """The studies by name, or one under an empty name. All have the same resources."""
         return dict(self.variants) or {"": self}

@@ -1,4 +1,4 @@
-"""From the settings of the main study to its jobs."""
+"""Plans the jobs of the main study from its settings."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
 
 OF_SUBNETWORKS = ("means", "masks", "answers")
-"""What others need of jobs that a study without sparsities has not."""
+"""Jobs that a study without sparsities lacks, by the names under which others need them."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One variant of a study; of no name if it is the only one.
+    """One variant of a study; without a name if it is the only one.
 
-    Jobs are by what others need them as: ``means``, ``accuracy``, ``core`` and so on.
+    Jobs are keyed by the name under which others need them: ``means``, ``accuracy``, ``core``.
     """
 
     name: str
@@ -75,14 +75,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of a study, each once and after those that it needs."""
+    """All jobs of a study, each listed once and after the jobs it needs."""
 
     parts: Sequence[Part]
     jobs: Sequence[Job]
 
 
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
-    """Work out the jobs; of files only the content is read, of each once.
+    """Plan the jobs; every file is read once, to hash its content.
 
     Raises:
         InputError: a file or checkpoint is missing, or settings contradict each other.
@@ -98,11 +98,11 @@ def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelCo
 
 
 def _asked(config: StudyConfig) -> list[str]:
-    """The analyses that a study asks for alone, with those that they need; else all."""
+    """The analyses named by ``only`` with those they need; by default all."""
     if others := [name for name in config.only if name not in question_names()]:
-        ANALYSES[others[0]]  # which says what may be meant, if it is unknown
+        ANALYSES[others[0]]  # raises with suggestions if it is unknown
         expected = f"expected some of {', '.join(question_names())}"
-        raise InputError(f"only: {others[0]} is no question of its own; {expected}")
+        raise InputError(f"only: {others[0]} cannot be run on its own; {expected}")
     names = [*(config.only or question_names())]
     for name in names:  # grows on the way
         analysis = getattr(config.analyses, name, None) or ANALYSES[name]()
@@ -112,7 +112,7 @@ def _asked(config: StudyConfig) -> list[str]:
 
 
 def _with_its_model(config: StudyConfig) -> StudyConfig:
-    """The study with the last of its checkpoints as its model, where it names none."""
+    """The study with its last checkpoint as its model if it names none."""
     sizes = EffectiveSize.kind in config.only and config.model.source is None
     if sizes and not config.checkpoints:
         return replace(config, checkpoints=(EMBEDDED,))
@@ -125,9 +125,9 @@ def _with_its_model(config: StudyConfig) -> StudyConfig:
 
 
 class _Planner:
-    """Makes the jobs of one variant; what analyses see of it is `mechcore.analyses.base.Planning`.
+    """Makes the jobs of one variant; analyses see it as `mechcore.analyses.base.Planning`.
 
-    ``known`` are jobs by what others need them as, ``several`` those that are needed together.
+    ``known`` holds jobs by the name under which others need them, ``several`` groups of jobs.
     """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
@@ -170,32 +170,32 @@ class _Planner:
         return Part(self.name, config, known, masks)
 
     def _wanted(self) -> tuple[Mapping[str, Job], list[Job]]:
-        """The jobs that are asked for with those that they need, and of these the masks."""
+        """The requested jobs with those they need, and the masks among these."""
         config, masks = self.config, [*self.several.get("masks", {}).values()]
         if not config.only:
             return self.known, masks
         if lacking := [name for name in config.only if name not in self.known]:
             raise InputError(
-                f"only: {lacking[0]} has nothing to do in this study; expected sparsities, or for "
-                "effective_size checkpoints (--checkpoints)"
+                f"only: {lacking[0]} has no job in this study; expected target sparsities, or, for "
+                "effective_size, checkpoints (--checkpoints)"
             )
         keys = {job.key for job in in_order([self.known[name] for name in config.only])}
         known = {what: job for what, job in self.known.items() if job.key in keys}
         return known, [job for job in masks if job.key in keys]
 
     def _check_fill(self) -> None:
-        """Make sure that all analyses can be done with the fill."""
+        """Check that all analyses support the fill."""
         wanted = self.config.analyses
         on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
         without = [name for name in on if not ANALYSES[name].works_with(self.fill)]
         if without and self.config.target_sparsities:
             raise InputError(
-                f"analyses: fill is {self.fill!r}, with which {' and '.join(without)} cannot be "
-                f"done; choose another fill, or leave them out (--without {','.join(without)})"
+                f"analyses: {' and '.join(without)} cannot use the fill {self.fill!r}; "
+                f"choose another fill, or leave them out (--without {','.join(without)})"
             )
 
     def _analyse(self, name: str) -> None:
-        """Plan an analysis, unless it was left out, or one that it needs was."""
+        """Plan an analysis unless it, or one that it needs, is left out."""
         kind, config = ANALYSES[name], self.config
         analysis = getattr(config.analyses, name, None)
         if analysis is None and not kind.always and name not in config.only:
@@ -206,15 +206,15 @@ class _Planner:
         off = [n for n in wanted if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
         if off and (kind.asked or name in config.only):
             raise InputError(
-                f"analyses: {name} needs {off[0]}, which this study leaves out: ask for both, or "
-                "leave both out"
+                f"analyses: {name} needs {off[0]}, which this study leaves out; include both or "
+                "neither"
             )
         if not off:
             for what, job in analysis.jobs(self):
                 self.known[what] = job
 
     def _about(self, **changed: Any) -> _Planner:
-        """Makes the jobs of the same study on another model, or other data."""
+        """A planner of the same study on another model or other data."""
         other = copy(self)
         vars(other).update(known=dict(self.known), several=dict(self.several), **changed)
         return other
@@ -273,10 +273,10 @@ class _Planner:
         return self.job(Means(), splits=(split,), label=f"means{of}")
 
     def _train(self, settings: TrainSettings) -> Job:
-        """The training, on all training data; from now on jobs are about what comes of it."""
+        """Plan training on all training data; later jobs use the trained model."""
         base, data = self.config.model, replace(self._data, max_train=None)
         check_sources(base, data, SPLITS)
-        with warnings.catch_warnings():  # they come when the examples are used
+        with warnings.catch_warnings():  # they are shown when the examples are used
             warnings.simplefilter("ignore", MechcoreWarning)
             n = len(read_split("train", base, data, labelled=True)[0])
         steps = {step: checkpoint_path(Path(), step).name for step in settings.checkpoint_steps(n)}
@@ -284,7 +284,7 @@ class _Planner:
         classes = () if base.class_names is not None else classes_of(base, data)
         step = Train(settings, max(steps), self._names, tuple(classes))
         job = self._about(_data=data).job(step)
-        # Its classes have names of their own from now on.
+        # The trained model names its own classes.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
         self._series = {step: TrainedInput(model, name) for step, name in steps.items()}
         self._model = self._series[max(steps)]
@@ -293,7 +293,7 @@ class _Planner:
     # -- subnetworks ----------------------------------------------------------------------------
 
     def _find_subnetworks(self) -> None:
-        """Means, masks, and what the model and its subnetworks answer, for others to need."""
+        """Plan means, masks, and the answers of the model and its subnetworks."""
         masks = self._find_masks()
         means, answers = self.known["means"], dict[str, Job]()
         needs: dict[str, dict[str, Job]] = {"full model": {}}
@@ -306,9 +306,9 @@ class _Planner:
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
     def _find_masks(self) -> dict[str, Job]:
-        """Masks by the names of their sparsity and seeds.
+        """Plan masks, by the names of their sparsity and seeds.
 
-        A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
+        A ranking gives masks of all sparsities at once, and, if deterministic, one for all seeds.
         """
         method, schedule, finder = self._method, self.config.prune, METHODS[self._method]
         seeds, targets = sorted(self.config.seeds), tuple(sorted(self.config.target_sparsities))
@@ -338,10 +338,10 @@ class _Planner:
         return masks
 
     def by_methods(self, methods: Sequence[str]) -> dict[str, Job]:
-        """Those of the study's own method occur again."""
+        """Answers by method; jobs of the study's own method are reused."""
         answers, trained = dict[str, Job](), dict[str, Job]()
         for name in methods:
-            METHODS[name]  # which says what there is, if it is unknown
+            METHODS[name]  # raises with suggestions if it is unknown
         for method in sorted(methods, key=METHODS.names().index):
             matched = trained if method == "layer-matched" else {}
             own = self._about(_method=method, _matched=matched, _of=f", {method}")
@@ -356,7 +356,7 @@ class _Planner:
         seeds: Sequence[int] | None,
         prune: PruneSettings | None,
     ) -> dict[Any, Job]:
-        """Jobs on the model itself occur again."""
+        """Accuracies at each checkpoint; jobs on the study's own model are reused."""
         config, accuracies, models = self.config, {}, self._series
         if config.checkpoints != (TRAINED,):
             named = _series(config.checkpoints, config.model) if config.checkpoints else {}
@@ -372,5 +372,5 @@ class _Planner:
 
 
 def _of_masks(target_sparsities: Sequence[float], seeds: Sequence[int]) -> str:
-    """What jobs on masks have in their names."""
+    """The part of a job's label that names its masks."""
     return f"sparsity {' '.join(map(repr, target_sparsities))}, seed {' '.join(map(str, seeds))}"

@@ -1,4 +1,4 @@
-"""The report of the main study: what `mechcore run` found out about heads and subnetworks."""
+"""The report of the main study: the results of `mechcore run` on heads and subnetworks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mechcore.tables import Schema
 
 
 def opening(run: RunFolder) -> Section | None:
-    """What stands before the summary: the sections of analyses that open the page, as one."""
+    """The section before the summary, joined from all analyses that open the page."""
     parts = [part for kind in _asked(run) if kind.opens for part in kind.sections(run)]
     blocks = [block for part in parts for block in part.blocks]
     files = [file for part in parts for file in part.files]
@@ -34,19 +34,19 @@ def tiles(run: RunFolder) -> Iterator[Tile]:
 
 
 def findings(run: RunFolder) -> Iterator[Finding]:
-    """What the run found, but for what stands before the summary."""
+    """The results for the summary, without those of the opening section."""
     for kind in (kind for kind in _asked(run) if not kind.opens):
         yield from (Finding(text, kind.section or kind.kind) for text in kind.headlines(run))
 
 
 def tables() -> Iterator[Schema]:
-    """Those that studies leave, each once."""
+    """The schemas of all tables that studies write."""
     kinds = (ANALYSES[name] for name in ANALYSES)
     yield from {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
 
 
 def _asked(run: RunFolder) -> list[type[Analysis]]:
-    """The analyses that a run shows: those that it asks for alone; without masks, a few."""
+    """The analyses that a run shows: those named by ``only``; without masks, a few."""
     only = (run.config.get("settings") or {}).get("only") or ()
     names = sorted(ANALYSES, key=lambda name: not ANALYSES[name].first)
     if only:
@@ -57,83 +57,83 @@ def _asked(run: RunFolder) -> list[type[Analysis]]:
 
 
 def _only_sizes(config: Mapping[str, Any]) -> bool:
-    """Whether a run asked for effective sizes and nothing else, by its ``config.json``."""
+    """Whether a run measured only effective sizes, by its ``config.json``."""
     only = (config.get("settings") or {}).get("only")
     return not config.get("target_sparsities", True) or only == [EffectiveSize.kind]
 
 
 _INTERVALS = (
-    "Intervals in brackets are 95 % intervals over examples, each for its own number alone: "
-    "among many sets some leave out zero by chance. They say nothing about other seeds, other data "
-    "or other models."
+    "Intervals in brackets are 95 % intervals over examples, not corrected for multiple "
+    "comparisons: among many sets some exclude zero by chance. They do not cover other seeds, "
+    "other data or other models."
 )
 _TERMS: Sequence[tuple[str, str]] = (
     (
         "In domain and out of domain",
         "Data like the training data, and data that differs from it, usually so that a shallow "
-        "rule which works in domain fails.",
+        "rule that works in domain fails.",
     ),
     (
         "Change without it",
-        "What changes when a component's output is replaced by its mean, or by what the section on "
-        "ablation names instead: a measure without the component less that of the full model. "
+        "A metric without the component minus that of the full model; the component's output is "
+        "replaced by its mean, or by the fill that the section on ablation names. "
         "Below zero the model is worse without it.",
     ),
     (
         "Information",
-        "The part of a change in balanced accuracy that no bias of the labels makes good: what is "
-        "left of it after one bias per label has been refitted.",
+        "The part of a change in balanced accuracy that remains after one bias per label has been "
+        "refitted.",
     ),
     (
         "Moved threshold and threshold",
-        "The rest of a change in balanced accuracy: the model says one label more or less often, "
-        "which one bias per label would undo. No understanding is lost. Where data have one label "
-        "only, the two cannot be told apart.",
+        "The rest of a change in balanced accuracy: the model predicts one label more or less "
+        "often, which one bias per label would undo. No information is lost. On data with a single "
+        "label the two cannot be told apart.",
     ),
     (
         "Shift",
-        "How much more or less often the model says the label whose share of answers changes most, "
-        "labels weighed alike. It can be large where the moved threshold costs nothing, as one "
-        "label may gain what another loses.",
+        "How much more or less often the model predicts the label whose share of answers changes "
+        "most, with equal weight for every label. It can be large where the moved threshold costs "
+        "nothing, as one label may gain what another loses.",
     ),
     (
         "Balanced accuracy",
-        "The mean over labels of the share of their examples that is answered correctly.",
+        "The mean over labels of the accuracy on their examples.",
     ),
     (
         "Flip",
         "An answer flips without a component if it is right with it and wrong without it, or the "
-        "other way round. A change between two wrong classes, or between two that are correct for "
-        "the label, is no flip.",
+        "other way round. A change between two wrong classes, or between two classes that are "
+        "correct for the label, is not a flip.",
     ),
     (
         "Means over subsets",
-        "Where a number is a mean over subsets, every subset counts the same, however many "
-        "examples it has; a number of a data set is over all its examples.",
+        "Means over subsets give every subset the same weight (macro-average); values of a data "
+        "set are over all its examples.",
     ),
     (
         "Subnetwork",
-        "The model with a mask of zeros and ones, which removes a set share of the components, the "
+        "The model with a binary mask that removes a given share of the components, the "
         "target sparsity. Pruning with the method l0 trains the mask, not the model, to keep the "
         "answers on training data close to the full model's (Kullback\u2013Leibler divergence, "
-        "KL), and each seed may find another subnetwork; other methods rank the components, or "
+        "KL), and each seed may give another subnetwork; other methods rank the components, or "
         "draw them at random.",
     ),
     ("Sparsity and target sparsity", "The share of components that is pruned."),
     (
         "Heuristic core and core",
         "The heads that every subnetwork keeps, at every seed and sparsity. The size expected by "
-        "chance is that of subnetworks that keep as many heads of each layer, picked at random.",
+        "chance is for subnetworks that keep as many heads of each layer at random.",
     ),
     (
         "Spearman's rho and rho",
-        "Agreement of two rankings: 1 where they are the same, 0 where they have nothing to do "
-        "with each other, \u22121 where one is the other turned round.",
+        "Agreement of two rankings: 1 if they are the same, 0 if they are unrelated, "
+        "\u22121 if one reverses the other.",
     ),
     (
         "Jaccard index and Jaccard",
-        "What two choices share, as a share of what is in either: 1 where they are the same, 0 "
-        "where they share nothing.",
+        "Overlap of two sets: shared members as a share of the members of either; 1 if they are "
+        "the same, 0 if they are disjoint.",
     ),
     (
         "Margin",
@@ -142,9 +142,9 @@ _TERMS: Sequence[tuple[str, str]] = (
     ),
     (
         "Interaction and superadditive",
-        "The interaction of a set is the change without all of it less the sum of the changes "
-        "without each of its members. Below zero the set is superadditive: taking its components "
-        "together costs more than taking them one by one, as happens where they can stand in for "
+        "The interaction of a set is the change without the whole set minus the sum of the changes "
+        "without each of its members. Below zero the set is superadditive: ablating its components "
+        "together costs more than ablating them one by one, as when they can stand in for "
         "one another. Accuracy cannot fall below zero, so joint changes saturate near that floor "
         "and interactions on accuracy come out too small; near its ceiling, where ablation helps, "
         "they come out too large.",
@@ -158,7 +158,7 @@ _TERMS: Sequence[tuple[str, str]] = (
     (
         "Effective size",
         "The share of components that the sparsest faithful subnetwork keeps, one whose accuracy "
-        "is below the full model's by less than a set tolerance; 100 % where there is none.",
+        "is below the full model's by less than a set tolerance; 100 % if there is none.",
     ),
 )
 _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."

@@ -1,4 +1,4 @@
-"""The main study as the engine does it: what is read, planned, checked before, written after."""
+"""The main study as the engine runs it: reading, planning, checks and result files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mechcore.study.store import Store
 from mechcore.yaml_file import YAML, located_folder, located_path, validated
 
 _NOTES = (FACTS_FILE, MISSING_FILE, CHECKPOINTS)
-"""Files that are for other jobs, or too large to copy."""
+"""Files that only other jobs need, or that are too large to copy."""
 
 
 class MainStudy(Study):
@@ -46,7 +46,7 @@ class MainStudy(Study):
         return self.plan.jobs
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Open each model that pending jobs are about, or all that its training reads."""
+        """Open each model that pending jobs use, or everything that its training reads."""
         keys = {job.key for job in pending}
         bench = bench_of(self.store, device)
         for part in self.plan.parts:
@@ -81,7 +81,7 @@ class MainStudy(Study):
         config, described = part.config, part.jobs["describe"]
         text = (self.store.whole(described.key) / FACTS_FILE).read_text(encoding="utf-8")
         facts, origin = json.loads(text), {"source": resolved(config.model).source}
-        if "training" in part.jobs:  # one that the study trained lies in the store
+        if "training" in part.jobs:  # a model that the study trained is in the store
             trained = str(trained_path(self.store, described))
             origin = {"source": trained, "base": origin["source"]}
         facts["model"] = {**origin, **facts["model"]}
@@ -94,18 +94,18 @@ class MainStudy(Study):
 
 
 def read_content(content: Any, name: str) -> StudyConfig:
-    """As `StudyKind.read`; variants take from the study what they do not name."""
+    """See `StudyKind.read`; variants inherit what they do not name."""
     variants = content.get("variants") if isinstance(content, dict) else None
     if isinstance(variants, dict):
         common = {key: value for key, value in content.items() if key != "variants"}
         content = {**common, "variants": {**variants}}
         for variant, own in variants.items():
-            if not isinstance(own, dict):  # said below
+            if not isinstance(own, dict):  # reported below
                 continue
             if "resources" in own and own["resources"] != common.get("resources"):
                 raise InputError(
-                    f"{name}: variants: {variant!r} has resources of its own; they are the same "
-                    "for all jobs of a study, so write them beside variants"
+                    f"{name}: variants: {variant!r} has its own resources, which must be the same "
+                    "for all jobs of a study; move them out of variants"
                 )
             content["variants"][variant] = _changed(StudyConfig, common, own)
     return validated(StudyConfig, content, name)
@@ -121,7 +121,7 @@ def _changed(kind: type, before: Mapping[str, Any], changes: Mapping[str, Any]) 
         if isinstance(old, str) and hasattr(group, "presets"):
             old = {"preset": old}
         if group is not None and isinstance(old, dict) and isinstance(value, dict):
-            # Another preset is another beginning, so changes to the one before go with it.
+            # Another preset starts afresh, so changes to the previous one are dropped.
             begin = {} if "preset" in value else old
             value = _changed(group, begin, value)
         merged[key] = value
@@ -129,7 +129,7 @@ def _changed(kind: type, before: Mapping[str, Any], changes: Mapping[str, Any]) 
 
 
 def located(config: StudyConfig, folder: Path) -> StudyConfig:
-    """The same study with relative paths made absolute, beginning at ``folder``."""
+    """The same study with relative paths made absolute, relative to ``folder``."""
     source = config.model.source
     return replace(
         config,

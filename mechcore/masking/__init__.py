@@ -1,1 +1,1 @@
-"""The one intervention, and the mean activations it fills in."""
+"""The one intervention, and the mean activations that it uses as the fill."""

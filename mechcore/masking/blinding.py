@@ -1,12 +1,12 @@
 """Cutting paths: components that do not see what others write.
 
 A receiver that is *blind* to senders S reads the residual stream of the running forward with the
-outputs of S replaced by their fill: adds and norms are made again for that stream, and every other
-component's output is what it is in the run. The receiver's output, so changed, is what everything
-after it sees. Where the answer is blind to S, so are the logits.
+outputs of S replaced by their fill: adds and norms are recomputed for that stream, and every other
+component's output is the same as in the run. Everything after the receiver sees its changed output.
+If the answer is blind to S, so are the logits.
 
-How: the model runs rows side by side, the *run* and, for each set of senders, a *view*. At every
-component's output a view takes what the run puts out, but the fill for its senders; so its residual
+Implementation: the model runs rows side by side, the *run* and, for each set of senders, a *view*.
+At every component a view takes the run's output, or the fill for its senders; so its residual
 stream is the run's without them, for any order of adds and norms. A blind receiver's output is the
 one that its view computed. This is the intervention of `mechcore.masking.interventions`,
 ``x -> fill + m * (x - fill)``, after rows have exchanged their outputs: m is 0 for a view's
@@ -68,10 +68,10 @@ class BlindModel:
 
 
 class _Rows:
-    """Which rows run side by side, and whose outputs they take.
+    """The rows that run side by side, and whose outputs they take.
 
     Attributes:
-        senders: what each row's stream is without; nothing for runs.
+        senders: the components missing from each row's stream; none for runs.
         run: number of the run that each row belongs to.
         answers: the row whose logits are each set's.
         blind: for each run and blind receiver, the view that it reads.
@@ -86,7 +86,7 @@ class _Rows:
         views_of_full: dict[frozenset[Component], int] = {}
         for cut in sets:
             inner = [r.component for r in cut.senders if r.component is not None]
-            # Nothing differs from the full model before receivers that run together.
+            # Before the first receiver, nothing differs from the full model.
             together = len({(c.layer, c.is_head) for c in inner}) <= 1
             shares = together and not (inner and _ANSWER in cut.senders)
             if shares and full is None:
@@ -108,12 +108,12 @@ class _Rows:
     def sources(
         self, components: Sequence[Component], what: str = "all", *, runs_only: bool = False
     ) -> Int[Tensor, "row component"]:
-        """The row that computes what each row is to put out, or to read as an input.
+        """The row that computes each row's output, or the input that it reads.
 
         Args:
-            components: of one layer.
-            what: the input of heads that is blind.
-            runs_only: whether views keep what they computed.
+            components: the components of one layer.
+            what: the blind input of heads.
+            runs_only: whether views keep their own outputs.
         """
         by_run = {
             run: [self.blind.get((run, Receiver(c, what)), run) for c in components]
@@ -147,12 +147,12 @@ def blind(
 
     Args:
         model: any TransformerLens model.
-        paths: one set of paths, such as ``"L1.H1>L3.H9.q"``, or a list of `PathSet`, each on its
-            own; the rows of a batch are then repeated for each. A key or value of grouped queries
-            belongs to its group: blind it is for all heads of the group.
+        paths: one set of paths, such as ``"L1.H1>L3.H9.q"``, or a list of `PathSet`, cut
+            separately; the rows of a batch are then repeated for each set. In grouped-query
+            attention a key or value is blind for all heads of its group.
         means: the model's mean activations; not needed for ``fill="zero"``.
-        fill: what a receiver reads in place of its senders' outputs, see `masked`.
-        seed: of the draws for ``fill="resample"``.
+        fill: what a receiver reads instead of its senders' outputs, see `masked`.
+        seed: seed of the draws for ``fill="resample"``.
 
     Raises:
         MismatchError: the means belong to another model.
@@ -190,9 +190,10 @@ def _sets(paths: PathSetLike | Iterable[PathSet]) -> tuple[list[PathSet], bool]:
 
 
 def _by_group(paths: PathSet, model: Any) -> PathSet:
-    """The same, where what one head's key or value does not see is hidden from its group's others.
+    """The paths with blind keys and values extended to all heads of their group.
 
-    Heads of a group read one key: two that are to be blind to different senders are to both.
+    Heads of a group share a key: if two should be blind to different senders, both are blind to
+    both.
     """
     size = ModelShape.of(model).n_heads // n_kv_heads(model)
     of_group: dict[tuple[int, int, str], set[Component]] = {}
@@ -218,18 +219,18 @@ def _running(
     runner: BlindModel,
     fill: Fill,
 ) -> Iterator[None]:
-    """Have rows exchange what they compute.
+    """Make rows exchange their outputs.
 
     Args:
-        rows: which rows there are.
-        shape: of the model.
+        rows: the rows.
+        shape: shape of the model.
         runner: runs them, and knows the positions of the batch.
-        fill: what stands in for senders.
+        fill: what replaces senders' outputs.
     """
     hooks: list[tuple[str, Hook]] = []
     device = device_of(runner.model)
     own = torch.arange(len(rows.run))
-    if len(own) == len(set(rows.run)):  # nobody is blind to anything
+    if len(own) == len(set(rows.run)):  # no component is blind
         with intervening(runner.model, []):
             yield
         return
@@ -253,7 +254,7 @@ def _running(
 
 def _read(sources: Int[Tensor, "row head"], activation: Tensor, hook: Any) -> Tensor:
     """Queries, keys or values [rows, pos, head, d_head] of other rows; grouped ones are fewer."""
-    # A group reads as the first of its heads that is blind, or else as the run.
+    # A group reads like the first of its blind heads, or else like the run.
     by_group = sources.unflatten(1, (activation.shape[2], -1))
     own = torch.arange(len(sources), device=sources.device)[:, None, None]
     first = (by_group != own).int().argmax(-1, keepdim=True)
@@ -262,10 +263,10 @@ def _read(sources: Int[Tensor, "row head"], activation: Tensor, hook: Any) -> Te
 
 @dataclass(frozen=True, eq=False)
 class _Write:
-    """What rows put out, [rows, pos, head, d_head] or [rows, pos, d_model].
+    """The outputs of rows, [rows, pos, head, d_head] or [rows, pos, d_model].
 
     Attributes:
-        kept: 0 for a row's senders; None where no row has any here.
+        kept: 0 for a row's senders; None if no row has any here.
     """
 
     kind: Kind

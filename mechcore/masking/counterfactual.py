@@ -1,8 +1,8 @@
-"""The counterfactual fill: what a component puts out on another text (activation patching).
+"""The counterfactual fill: a component's output on another text (activation patching).
 
 An ablated output becomes the same component's output on a paired example (Vig et al. 2020, arXiv
 2004.12265; interchange interventions). Tokens are matched by position, counted from each row's
-first real one. Where an example is longer than its pair, the positions that the pair lacks take
+first real token. If an example is longer than its pair, the missing positions take
 the component's mean.
 """
 
@@ -32,12 +32,12 @@ from mechcore.models.protocol import Batch, device_of, forward, hook_mlp_out, ho
 class Counterfactual(Fill):
     """The component's output on the paired example, at the same position.
 
-    Batches tell by ``index`` which examples they hold, as those of `EncodedExamples` do.
+    Batches identify their examples by ``index``, as those of `EncodedExamples` do.
 
     Args:
-        model: the model that is masked.
-        means: its mean activations, for positions that pairs lack; None only where they lack none.
-        seed: nothing here is random.
+        model: the masked model.
+        means: its mean activations, for positions that pairs lack; None only if they lack none.
+        seed: unused.
         pairs: the paired example of every example, row by row.
 
     Raises:
@@ -56,9 +56,9 @@ class Counterfactual(Fill):
         super().__init__(model, means, seed)
         if pairs is None:
             raise InputError(
-                "masked: fill 'counterfactual' needs the paired example of every example; pass "
+                "masked: fill 'counterfactual' needs a paired example for every example; pass "
                 "fill=Counterfactual.of(pairs), or the name to mechcore.ablate with labelled "
-                "examples, of which it makes pairs"
+                "examples, from which it makes pairs"
             )
         if means is not None:
             check_means(means, model)
@@ -76,7 +76,7 @@ class Counterfactual(Fill):
         """Run the pairs of a batch, see `Fill.prepare`.
 
         Raises:
-            InputError: it is not known which examples the batch holds, or one has no pair.
+            InputError: the examples of the batch are unknown, or one has no pair.
         """
         index = torch.as_tensor(batch.get("index", ())).tolist()
         if len(index) != len(batch["input_ids"]):
@@ -120,9 +120,9 @@ class Counterfactual(Fill):
         """
         if positions is None or not self.outputs:
             raise InputError(
-                "masked: fill 'counterfactual' does not know which examples are run; run batches "
-                "of encoded examples by the value of the with statement instead of the model "
-                "(paths cannot be cut with it)"
+                "masked: fill 'counterfactual' does not know which examples are run; pass batches "
+                "of encoded examples to the value of the with statement instead of the model "
+                "(paths cannot be cut with this fill)"
             )
         there = self.outputs[kind, layer]
         # One mask for each row puts an axis of length 1 between the rows and their positions.
@@ -139,35 +139,35 @@ class Counterfactual(Fill):
     def _mean(self, kind: Kind, layer: int, places: Int[Tensor, "row pos"]) -> Tensor:
         if self._means is None:
             raise InputError(
-                "masked: fill 'counterfactual' needs means where an example is longer than its "
-                "pair; pass MeanActivations.compute(model, batches), or pairs of equal lengths"
+                "masked: fill 'counterfactual' needs means because an example is longer than its "
+                "pair; pass MeanActivations.compute(model, batches), or pairs of equal length"
             )
         return Mean(self.model, self.means, self.seed).values(kind, layer, places, None)
 
 
 def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
-    """For every example one of another label, of those the nearest in length.
+    """For every example, one with another label and the nearest length.
 
     Args:
         data: labelled examples.
-        seed: of the draw among equally near ones.
+        seed: seed of the draw among equally near ones.
 
     Raises:
-        InputError: all examples have the same label, or some have none. Labels that differ in case,
-            ``-`` and ``_`` alone are the same.
+        InputError: all examples have the same label, or some have none. Labels that differ only in
+            case, ``-`` and ``_`` are the same.
     """
     given = data.examples.frame["label"].astype(str)
     if without := int(given.isin(["", UNDECIDED]).sum()):
         raise InputError(
-            f"examples {data.examples.name!r}: {without} of {len(given)} have no label; pairs need "
-            "one of each: leave these examples out, or pass pairs of your own, see "
+            f"examples {data.examples.name!r}: {without} of {len(given)} have no label; pairs "
+            "need labels; leave these examples out, or pass your own pairs, see "
             "mechcore.masking.counterfactual.Counterfactual"
         )
     labels = given.map(normal_name).to_numpy()
     if len(set(labels)) < 2:
         raise InputError(
             f"examples {data.examples.name!r}: pairs need examples of at least two labels; found "
-            f"{', '.join(map(repr, sorted(set(labels)))) or 'no example'}: pass pairs of your own, "
+            f"{', '.join(map(repr, sorted(set(labels)))) or 'no example'}; pass your own pairs, "
             "see mechcore.masking.counterfactual.Counterfactual"
         )
     lengths = np.array([len(ids) for ids in data.input_ids])
@@ -183,10 +183,10 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 
 
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
-    """``fill``; the counterfactual one by its name gets pairs made of encoded examples.
+    """``fill``, where the name of the counterfactual one becomes a fill with pairs of the examples.
 
     Raises:
-        InputError: pairs cannot be made, see `paired`, or those given are those of other examples.
+        InputError: pairs cannot be made, see `paired`, or given pairs belong to other examples.
     """
     if not isinstance(data, EncodedExamples):
         return fill
@@ -202,13 +202,13 @@ def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
 
 
 def of_rows(fill: FillMaker, rows: Sequence[int]) -> FillMaker:
-    """The fill for some of the examples: a counterfactual one with their pairs alone."""
+    """The fill for some of the examples: a counterfactual one keeps only their pairs."""
     pairs = pairs_of(fill)
     return fill if pairs is None else Counterfactual.of(pairs.part(rows))
 
 
 def pairs_of(fill: FillMaker) -> EncodedExamples | None:
-    """The pairs of a fill that `Counterfactual.of` made; None of any other."""
+    """The pairs of a fill that `Counterfactual.of` made; None for any other."""
     if isinstance(fill, partial) and fill.func is Counterfactual:
         pairs: EncodedExamples = fill.keywords["pairs"]
         return pairs

@@ -1,6 +1,6 @@
-"""Fills: what stands in for an ablated output, by name.
+"""Fills: what replaces an ablated output, by name.
 
-A fill of one's own is a subclass of `Fill` with `Fill.values`, registered under a name:
+A custom fill is a subclass of `Fill` with `Fill.values`, registered under a name:
 
     @FILLS.register("half")
     class Half(Fill):
@@ -8,7 +8,7 @@ A fill of one's own is a subclass of `Fill` with `Fill.values`, registered under
             return getattr(self.means, kind)[layer] / 2
 
 It then works wherever fills are named: in `mechcore.masked`, `mechcore.ablate`, on the command line
-and in studies. A package offers one as an entry point in the group ``mechcore.fills``.
+and in studies. A package provides one as an entry point in the group ``mechcore.fills``.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ Kind: TypeAlias = Literal["z", "mlp"]
 
 
 def is_per_token(kind: Kind, values: Tensor) -> bool:
-    """Whether a layer's fill is one for every token, [batch, pos, *rest], not for all."""
+    """Whether a layer's fill differs by token, [batch, pos, *rest], or is the same for all."""
     return values.ndim == (4 if kind == "z" else 3)
 
 
 class Fill(ABC):
-    """What stands in for the ablated outputs of one model.
+    """What replaces the ablated outputs of one model.
 
     Args:
-        model: the model that is masked.
-        means: its mean activations; None only where the fill needs none.
-        seed: of what is drawn at random.
+        model: the masked model.
+        means: its mean activations; None only if the fill does not need them.
+        seed: seed of all random draws.
 
     Attributes:
-        needs_means: whether there is no such fill without means.
-        is_finite: whether values are as finite as the model, and so are not looked at.
-        follows_the_run: whether a component's values depend on what else is ablated.
+        needs_means: whether the fill needs means.
+        is_finite: whether values are finite if the model is, so they need no check.
+        follows_the_run: whether a component's values depend on which others are ablated.
     """
 
     needs_means: ClassVar[bool] = True
@@ -72,29 +72,29 @@ class Fill(ABC):
         return self._means.to(device_of(self.model))
 
     def prepare(self, batch: Batch) -> None:  # noqa: B027
-        """Learn of a batch before it is run; the model is not masked meanwhile.
+        """Prepare for a batch before it is run; the model is not masked meanwhile.
 
         Args:
-            batch: what is run, with the rows of its examples as ``index`` where they are known.
+            batch: the batch, with the rows of its examples as ``index`` if known.
         """
 
     def check(self, values: Float[Tensor, "*masks layer component"]) -> None:  # noqa: B027
-        """Raise an InputError if it cannot replace what a mask ablates."""
+        """Raise `InputError` if the fill cannot replace the outputs that a mask ablates."""
 
     def hooks(self) -> Sequence[tuple[str, Hook]]:
-        """What it reads of the run itself, where the whole model is masked."""
+        """Hooks to read from the run itself if the whole model is masked."""
         return ()
 
     def draws(
         self, kind: Kind, layer: int, shape: Sequence[int]
     ) -> Int[Tensor, "batch pos"] | None:
-        """What is drawn at random for outputs [batch, pos, ...]; None where nothing is."""
+        """Random draws for outputs [batch, pos, ...]; None without randomness."""
         return None
 
     def draws_of_batch(
         self, shape: ModelShape, size: Sequence[int]
     ) -> dict[tuple[Kind, int], Tensor | None]:
-        """What `draws` gives for every layer's outputs of a batch [batch, pos]."""
+        """The result of `draws` for every layer's outputs of a batch [batch, pos]."""
         kinds: tuple[Kind, ...] = ("z", "mlp") if shape.has_mlps else ("z",)
         return {
             (kind, layer): self.draws(kind, layer, size)
@@ -111,8 +111,8 @@ class Fill(ABC):
         Args:
             kind: ``"z"`` for heads, where rest is head and d_head, or ``"mlp"``, d_model.
             layer: number of the layer.
-            positions: of every token from its row's first real one, [batch, pos].
-            draws: what `draws` returned for the batch.
+            positions: position of every token, counted from its row's first real one, [batch, pos].
+            draws: the result of `draws` for the batch.
 
         Raises:
             InputError: there is no such fill for these tokens.
@@ -121,10 +121,10 @@ class Fill(ABC):
     def checked(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
-        """The same as `values`, whose shape is what it should be.
+        """`values`, after checking their shape and that they are finite.
 
         Raises:
-            InputError: it is not.
+            InputError: the shape is wrong.
             NotFiniteError: a value is NaN or infinite.
         """
         values = self.values(kind, layer, positions, draws)
@@ -211,7 +211,7 @@ class Resample(Fill):
     def draws(
         self, kind: Kind, layer: int, shape: Sequence[int]
     ) -> Int[Tensor, "batch pos"] | None:
-        """Every layer's heads and MLP draw on their own, one batch after another."""
+        """Every layer's heads and MLP draw independently, one batch after another."""
         key = (kind, layer)
         if key not in self._generators:
             seed = 2 * (self.seed * 10_007 + layer) + (kind == "mlp")
@@ -242,7 +242,7 @@ FILLS: Registry[type[Fill]] = Registry(
 
 
 FillMaker: TypeAlias = str | Callable[[Any, MeanActivations | None, int], Fill]
-"""Name of a fill, or what makes one of model, means and seed."""
+"""Name of a fill, or a function that makes one from model, means and seed."""
 
 
 def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: int) -> Fill:
@@ -250,7 +250,7 @@ def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: in
 
     Raises:
         MismatchError: the means belong to another model.
-        InputError: there is no such fill, it needs means, or these are no means.
+        InputError: there is no such fill, it needs means, or ``means`` are not means.
     """
     if means is not None:
         check_means(means, None)
@@ -266,9 +266,9 @@ def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: in
 
 
 def _made(maker: Any, model: Any, means: MeanActivations | None, seed: int) -> Fill:
-    """What a fill maker makes, which is to be a fill."""
+    """The fill that a maker returns, after checking that it is one."""
     name = getattr(maker, "__name__", shown(maker))
-    expected = f"a name ({', '.join(FILLS)}), or what makes a Fill of model, means and seed"
+    expected = f"a name ({', '.join(FILLS)}), or a function of model, means and seed"
     try:
         inspect.signature(maker).bind(model, means, seed)
     except ValueError:  # built in, without a signature

@@ -1,7 +1,7 @@
 """The one intervention: ``x -> fill + m * (x - fill)`` at every component's output.
 
-This and what cuts paths (`mechcore.masking.blinding`) and restarts models
-(`mechcore.ablation.engines.restart`) by it are the only code that writes to
+Together with cutting paths (`mechcore.masking.blinding`) and restarting models
+(`mechcore.ablation.engines.restart`), this is the only code that writes to
 ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
 The fill is the component's mean activation (arXiv 2403.03942, section 3), zero, the activation
 of another token or text, or a registered one, see `mechcore.masking.fills`.
@@ -67,7 +67,7 @@ class MaskedModel:
         """Logits of ``batch`` with the first mask on its first row, and so on.
 
         Raises:
-            InputError: there are not as many masks as rows.
+            InputError: the numbers of masks and rows differ.
         """
         inputs = model_inputs(self.model, batch)
         n_rows = len(inputs["input_ids"])
@@ -120,19 +120,19 @@ def masked(
     Args:
         model: any TransformerLens model.
         mask: one mask or several; gradients flow into its values. A component whose value is
-            exactly 1 keeps its output bit for bit. Values that are changed inside the block count
+            exactly 1 keeps its output bit for bit. Values changed inside the block take effect
             from the next run on.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces an ablated output: its mean, zero, the output at a random token of the
-            data that ``means`` was computed on, another fill by its name, or what makes one, such
-            as `Counterfactual.of` of paired examples.
+            data that ``means`` was computed on, a registered fill by name, or a function that makes
+            one, such as `Counterfactual.of` paired examples.
         seed: of the draws for ``fill="resample"``.
 
     Raises:
         MismatchError: mask or means belong to another model.
-        InputError: ``mask``, ``means`` or ``fill`` are something else, means are missing, the fill
-            is unknown, or inside the block the mask got values that are none of a mask.
-        MechcoreError: the model is masked already, or inside the block another thread runs it.
+        InputError: ``mask``, ``means`` or ``fill`` has another type, means are missing, the fill
+            is unknown, or the mask got invalid values inside the block.
+        MechcoreError: the model is already masked, or another thread runs it inside the block.
 
     >>> with masked(model, Mask.full(model).without("L0.H1"), means) as run:  # doctest: +SKIP
     ...     logits = run(batch)
@@ -153,24 +153,23 @@ def masked(
 
 
 class _Values:
-    """A mask's values as they are by now, on the model's device."""
+    """A mask's current values, on the model's device."""
 
     def __init__(self, mask: Mask, model: Any) -> None:
         self.mask, self.model, self.shape = mask, model, mask.values.shape
 
     def update(self) -> None:
-        """Take the mask's values, before each run.
+        """Read the mask's values, before each run.
 
         Raises:
-            InputError: they are no longer those of such a mask.
+            InputError: they are no longer valid.
         """
         values = self.mask.values
         self.mask.check(self.model)
         if values.shape != self.shape:
             raise InputError(
-                f"masked: the mask's values changed from {tuple(self.shape)} to "
-                f"{tuple(values.shape)} inside the block; expected another mask, in a block of "
-                "its own"
+                f"masked: the shape of the mask's values changed from {tuple(self.shape)} to "
+                f"{tuple(values.shape)} inside the block; use another mask, in its own block"
             )
         flat = values.detach().reshape(-1, *values.shape[-2:])
         self.ones = (flat == 1).all(0).tolist()  # whether a value is 1 in all masks
@@ -189,7 +188,7 @@ class _Values:
 
 @contextmanager
 def intervening(model: Any, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]:
-    """Change what components put out, in evaluation mode and this thread alone.
+    """Change the outputs of components, in evaluation mode and only in this thread.
 
     Raises:
         InputError: the model lacks a hook point.
@@ -197,7 +196,7 @@ def intervening(model: Any, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]
     """
     if model in _masked_models:
         raise MechcoreError(
-            "masked: this model is masked already; leave the outer block first, or combine the "
+            "masked: this model is already masked; leave the outer block first, or combine the "
             "masks with & before masking"
         )
     check_hooks(model, [name for name, _ in hooks])
@@ -226,7 +225,7 @@ def _hook(
     def apply(activation: Tensor, hook: Any) -> Tensor:
         if runner.at_rest:
             return activation
-        if (kind, layer) == ("z", 0):  # what a model runs first of all this is asked of
+        if (kind, layer) == ("z", 0):  # the first of these hooks that a model runs
             values.update()
         m, rows = values.of(kind, layer), activation
         if m is None:

@@ -1,8 +1,8 @@
-"""Many masks in one forward of a `Stack`: what `masked` does with hooks, for less.
+"""Many masks in one forward of a `Stack`: a faster version of `masked`.
 
-The layers' matrices are in the wanted precision once, not anew in every forward, the first layer's
-attention runs once for all masks, and the last layer runs at the one position that is read. Pruning
-takes this way where it can; `masked` is the reference.
+The layers' matrices are converted to the wanted precision only once, the first layer's
+attention runs once for all masks, and the last layer runs only at the position that is read.
+Pruning uses this path where possible; `masked` is the reference.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def masked_stack(
 
     Args:
         stack: the model.
-        inputs: what `mechcore.models.protocol.model_inputs` returns.
+        inputs: from `mechcore.models.protocol.model_inputs`.
         read: position that the head reads, [batch].
-        values: of the masks, or of every mask for every row; gradients flow into them.
-        z_fill: what stands in for heads, on the model's device; gradients flow into it, too.
-        mlp_fill: the same of MLPs.
+        values: values of the masks, or of every mask for every row; gradients flow into them.
+        z_fill: the fill of heads, on the model's device; gradients also flow into it.
+        mlp_fill: the fill of MLPs, likewise.
     """
     n_masks, n_heads, every = len(values), stack.n_heads, list(range(stack.n_heads))
     context = stack.context(inputs, read)
-    x = stack.embed(inputs)  # until the first layer's heads are masked, one for all masks
+    x = stack.embed(inputs)  # shared by all masks until the first layer's heads are masked
     rows = (-1, len(x))
     values = sent(values if values.ndim == 4 else values[:, None], x.device).to(x)[:, :, None]
     for layer in range(len(stack.layers)):

@@ -1,4 +1,4 @@
-"""Mean activations of every component, the values that masking puts in place of an output.
+"""Mean activations of every component, with which masking replaces outputs.
 
 The mean is over training data, one vector per component, pooled over examples and positions
 (arXiv 2403.03942, section 3). Padding is left out; the authors' script pools it in.
@@ -47,7 +47,7 @@ class MeanActivations(Shown):
 
     Attributes:
         z: float64 [layer, head, d_head], or [pos, layer, head, d_head] per position.
-        mlp: float64 [layer, d_model], or [pos, layer, d_model]; no layers where there are no MLPs.
+        mlp: float64 [layer, d_model], or [pos, layer, d_model]; no layers if there are no MLPs.
         counts: tokens averaged, a single number or [pos].
         samples_z: activations of single tokens drawn at random, [sample, layer, head, d_head].
         samples_mlp: the same tokens' MLP outputs, [sample, layer, d_model].
@@ -84,11 +84,11 @@ class MeanActivations(Shown):
         Args:
             model: any TransformerLens model.
             data: examples of any form, see `mechcore.data.given`, whose labels are not used; or
-                batches, dicts of tokenizer outputs, also those of a ``DataLoader``.
-            per_position: average each position on its own, counted from the first real token.
+                batches, dicts of tokenizer outputs, such as those of a ``DataLoader``.
+            per_position: average each position separately, counted from the first real token.
             n_samples: single-token activations to keep for ``fill="resample"``, drawn uniformly
                 from the tokens averaged.
-            seed: of that draw.
+            seed: seed of that draw.
 
         Raises:
             InputError: there is no batch, ``n_samples`` is negative, or an activation is not
@@ -97,7 +97,7 @@ class MeanActivations(Shown):
         if n_samples < 0:
             raise InputError(f"means: n_samples is {n_samples}; expected 0 or more")
         shape = ModelShape.of(model)
-        # Means per position are sums over tokens in an order that GPUs do not keep to.
+        # Means per position are sums over tokens, whose order is not deterministic on GPUs.
         far = not per_position and device_of(model).type != "mps"
         device = device_of(model) if far else torch.device("cpu")
         sums = _Sums(shape, model.cfg, per_position, n_samples, seed, device)
@@ -128,7 +128,7 @@ class MeanActivations(Shown):
         return means
 
     def to(self, device: torch.device) -> MeanActivations:
-        """The same on another device; in float32 on one that knows no float64 (mps)."""
+        """The same on another device; in float32 on one without float64 (mps)."""
         if device == self.z.device:
             return self
         dtype = torch.float32 if device.type == "mps" else None
@@ -136,7 +136,7 @@ class MeanActivations(Shown):
         return replace(self, **there)
 
     def check(self, model: Any) -> None:
-        """Make sure these are the means of ``model``.
+        """Check that these are the means of ``model``.
 
         Raises:
             MismatchError: shape, precision or weights differ; the message says which.
@@ -144,8 +144,8 @@ class MeanActivations(Shown):
         differences = self.identity.differences(ModelIdentity.of(model))
         if differences:
             raise MismatchError(
-                "means: computed on another model; in the means and in the model differ: "
-                f"{'; '.join(differences)}: compute the means again for this model"
+                "means: computed on another model, which differs in "
+                f"{'; '.join(differences)}; compute the means again for this model"
             )
 
     def save(self, path: str | Path) -> None:
@@ -161,11 +161,11 @@ class MeanActivations(Shown):
     @classmethod
     @plain_session()
     def load(cls, path: str | Path, model: Any | None = None) -> MeanActivations:
-        """Read what `save` wrote, and make sure it belongs to ``model`` if that is given.
+        """Read means written by `save`, and check that they belong to ``model`` if given.
 
         Raises:
             InputError: the file is missing or holds no means.
-            MismatchError: they are another model's.
+            MismatchError: they belong to another model.
         """
         path = Path(path)
         if not path.is_file():
@@ -198,7 +198,7 @@ class MeanActivations(Shown):
         return means
 
     def _check_fields(self) -> None:
-        """Make sure that a file held what belongs together."""
+        """Check that the fields of a file are consistent."""
         head = (self.identity.n_layers, self.identity.n_heads, self.identity.d_head)
         n_mlps = 0 if 0 in self.mlp.shape else self.identity.n_layers
         mlp = (n_mlps, self.identity.d_model)
@@ -210,7 +210,7 @@ class MeanActivations(Shown):
                 raise ValueError(f"{name} has the shape {own}, expected {shape}")
 
     def _check_finite(self) -> None:
-        """Make sure that all activations were finite: what stands in for them would not be."""
+        """Check that all activations were finite; otherwise the fill would not be."""
         heads, mlps = (
             [place for part in pair for place in (~part.isfinite().all(-1)).nonzero().tolist()]
             for pair in ((self.z, self.samples_z), (self.mlp, self.samples_mlp))
@@ -230,11 +230,11 @@ class MeanActivations(Shown):
 
 
 def check_means(means: Any, model: Any) -> None:
-    """Make sure that ``means`` are mean activations, and of ``model`` if that is not None.
+    """Check that ``means`` are mean activations, and belong to ``model`` if it is not None.
 
     Raises:
-        InputError: they are something else.
-        MismatchError: they are another model's, see `MeanActivations.check`.
+        InputError: they have another type.
+        MismatchError: they belong to another model, see `MeanActivations.check`.
     """
     if not isinstance(means, MeanActivations):
         raise InputError(

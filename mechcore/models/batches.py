@@ -126,8 +126,8 @@ def as_tensor(name: str, values: Any) -> Tensor:
         return torch.as_tensor(values).cpu()
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"batch: {name} cannot be made a tensor ({error}); expected rows of equal length: pad "
-            "them, and pass the attention_mask"
+            f"batch: {name} cannot be converted to a tensor ({error}); expected rows of equal "
+            "length: pad them, and pass the attention_mask"
         ) from error
 
 
@@ -159,9 +159,9 @@ def check_positions(positions: Any, mask: Tensor, first: int, *, absolute: bool)
         beside = beside - beside.gather(1, begin)
     if bool((beside * mask).any()):
         raise InputError(
-            f"batch: position_ids are not read, and differ from mechcore's, {first} at each row's "
-            "first real token, counting up; leave position_ids out, and put texts that are packed "
-            "in one row into rows of their own"
+            f"batch: position_ids are not read, and differ from mechcore's, which count up from "
+            f"{first} at each row's first real token; leave position_ids out, and put texts packed "
+            "in one row into separate rows"
         )
 
 
@@ -170,7 +170,7 @@ def check_unread(name: str, value: Any) -> None:
     if value is not None and not (torch.is_tensor(value) and bool((value == 1).all())):
         instead = " (mechcore.masked ablates heads)" if name == "head_mask" else ""
         raise InputError(
-            f"batch: {name} is not read, and would change the answers; expected input_ids, "
+            f"batch: {name} is not read, but would change the answers; expected input_ids, "
             f"attention_mask and token_type_ids: leave it out{instead}"
         )
 
@@ -208,9 +208,9 @@ def _bad_value(name: str, values: Tensor, places: Tensor) -> InputError:
     if name == "attention_mask":
         expected = "1 at real tokens and 0 at padding"
         if value < 0:
-            remedy = ": make a mask of an additive one by (attention_mask == 0).long()"
+            remedy = ": convert an additive mask by (attention_mask == 0).long()"
         elif value > 1:
-            remedy = ": put texts that are packed in one row into rows of their own"
+            remedy = ": put texts packed in one row into separate rows"
     return InputError(
         f"batch: {name} has {value} in row {row} at position {position}; expected "
         f"{expected}{remedy}"

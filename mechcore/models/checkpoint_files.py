@@ -132,7 +132,7 @@ def _refuse_code(name: str, file: str, config: Any) -> None:
 def refuse_adapter(name: str, revision: str | None) -> None:
     """Refuse an adapter, which has a configuration of its own, and may have none of a model."""
     if file_of(name, _ADAPTER, revision) is not None:
-        raise InputError(f"checkpoint {name}: is an adapter (it has {_ADAPTER}); {_MERGE}")
+        raise InputError(f"checkpoint {name}: found an adapter ({_ADAPTER}); {_MERGE}")
 
 
 # -- files and folders that are no checkpoint -----------------------------------------------------

@@ -69,13 +69,13 @@ def check_placing(
         )
     if backend == "hooked":
         raise InputError(
-            'device_map: is for backend "bridge"; a HookedTransformer lies on one device, which '
-            "device names"
+            'device_map: needs backend "bridge"; a HookedTransformer is on one device, set by '
+            "device"
         )
     if not isinstance(source, (str, Path)):
         raise InputError(
-            f"device_map: the model is built already ({type(source).__name__}); expected a "
-            "checkpoint: place a model's weights where it is built"
+            f"device_map: the model is already built ({type(source).__name__}); expected a "
+            "checkpoint: place a model's weights when building it"
         )
     if isinstance(device_map, str) and device_map not in DEVICE_MAPS:
         raise InputError(
@@ -116,7 +116,7 @@ def check_device(device: torch.device | str) -> None:
         return
     if not backends[device.type].is_available():
         raise InputError(
-            f"device {device}: this machine has none that torch {torch.__version__} can use; "
+            f"device {device}: torch {torch.__version__} finds no such device on this machine; "
             "choose cpu"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

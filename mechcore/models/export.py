@@ -130,7 +130,7 @@ def _means_to_fold(means: MeanActivations | None, fill: FoldFill) -> MeanActivat
         return None
     if fill != "mean":
         raise InputError(
-            f"export: fill is {fill!r}; expected 'mean' or 'zero': nothing else is the same "
+            f"export: fill is {fill!r}; expected 'mean' or 'zero', the only fills with the same "
             "vector for every input"
         )
     if means is None:
@@ -140,8 +140,8 @@ def _means_to_fold(means: MeanActivations | None, fill: FoldFill) -> MeanActivat
         )
     if means.per_position:
         raise InputError(
-            f"export: the means are per position ({len(means.z)} positions), a bias is the same "
-            "at all; compute them with per_position=False"
+            f"export: the means are per position ({len(means.z)} positions), but a bias is one "
+            "for all; compute them with per_position=False"
         )
     return means
 

@@ -200,7 +200,7 @@ def read_config(name: str, revision: str | None = None) -> Any:
     path = Path(name)
     if path.is_file() and "gguf_file" not in where:
         raise InputError(
-            f"checkpoint {name}: is a file; expected a directory, a hub id or a .gguf file: name "
+            f"checkpoint {name}: found a file; expected a directory, hub id or .gguf file: name "
             f"its folder, {path.parent}"
         )
     local = path.is_absolute() or name.startswith(".") or name.count("/") > 1
@@ -232,8 +232,8 @@ def read_config(name: str, revision: str | None = None) -> Any:
 
 
 _NO_CLASSES = {
-    "multi_label_classification": "any number of its {} labels can hold for a text",
-    "regression": "its {} outputs are quantities, none of which holds for a text",
+    "multi_label_classification": "any number of its {} labels can apply to a text",
+    "regression": "its {} outputs are quantities, not classes",
 }
 """What the outputs of a classification head are where they are no classes."""
 
@@ -243,14 +243,14 @@ def _head_of(name: str, architecture: str, config: Any, head: bool) -> str:
         if config.num_labels == 1:
             raise InputError(
                 f"checkpoint {name}: its head gives one number (num_labels is 1), a regression; "
-                "expected at least two classes, without which there is no accuracy: fine-tune it "
-                "to tell classes apart"
+                "expected at least two classes, which accuracy needs: fine-tune it "
+                "as a classifier"
             )
         if outputs := _NO_CLASSES.get(config.problem_type):
             raise InputError(
                 f"checkpoint {name}: its problem_type is {config.problem_type}: "
-                f"{outputs.format(config.num_labels)}; expected classes of which one does: "
-                "fine-tune it to tell classes apart, or, where only one ever holds, set "
+                f"{outputs.format(config.num_labels)}; expected classes of which exactly one "
+                "applies: fine-tune it as a classifier, or, if only one ever applies, set "
                 "problem_type to single_label_classification in its config.json"
             )
         return CLASSIFICATION

@@ -64,7 +64,7 @@ def check_masks(masks: Iterable[Mask], model: Any) -> None:
 
     Raises:
         InputError: one is no mask, or was given other values than those of a mask.
-        MismatchError: layers, heads or MLPs differ, or a mask was found on another model; the
+        MismatchError: layers, heads or MLPs differ, or a mask was made for another model; the
             message says which.
     """
     identities = set()
@@ -76,9 +76,9 @@ def check_masks(masks: Iterable[Mask], model: Any) -> None:
     for identity in identities:
         if differences := identity.differences(ModelIdentity.of(model)):
             raise MismatchError(
-                "mask: found on another model; in the mask and in the model differ: "
-                f"{'; '.join(differences)}: use a mask of this model, or, to use this one all the "
-                f"same, {ANY_MODEL}"
+                "mask: made for another model, which differs in "
+                f"{'; '.join(differences)}; use a mask of this model, or, to use this one anyway, "
+                f"{ANY_MODEL}"
             )
 
 

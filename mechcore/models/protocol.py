@@ -339,8 +339,8 @@ def _check_steady(ids: Tensor, model: Any) -> None:
         raise InputError(
             f"batch: rows have {ids.shape[1]} tokens, padding included; expected at most {steady}: "
             f"{name_of(model)} has rotations (longrope or dynamic in its config.json) that change "
-            "for all texts of a batch where one is longer, so that answers would depend on the "
-            "batch; cut texts (--max-length, max_length in Python), or leave out longer ones"
+            "for all texts of a batch if one is longer, so answers would depend on the "
+            "batch; cut texts (--max-length, max_length in Python), or remove longer ones"
         )
 
 

@@ -56,10 +56,10 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
             "needs a fast one (tokenizer.json) to know which pieces form a word"
         )
-    # Where there are no tokenizer files, transformers makes up one of special tokens alone.
+    # Without tokenizer files, transformers makes up a tokenizer with only special tokens.
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
         raise InputError(
-            f"checkpoint {source}: no usable tokenizer: found no tokens but special ones; save "
+            f"checkpoint {source}: no usable tokenizer: found only special tokens; save "
             "its tokenizer there"
         )
     if tokenizer.pad_token_id is None:
@@ -147,15 +147,15 @@ def as_read(
         return without
     if not given and (not nothing_said or max(map(max, types)) >= known):
         warn(
-            f"{kind} gives no token types, of which {reader} tells {known} apart, so that it reads "
+            f"{kind} gives no token types, but {reader} distinguishes {known}, so it reads "
             "both texts of a pair as the same type; if it was trained with token types, add "
             '"token_type_ids" to model_input_names in tokenizer_config.json'
         )
         return without
     if nothing_said or tokenizer in _doubtful:
         warn(
-            f"{kind} does not say whether it gives token types, of which {reader} tells {known} "
-            "apart: they are those of its layout, as up to transformers 4; if the model was "
+            f"{kind} does not say if it gives token types, but {reader} distinguishes {known}; "
+            "using those of its layout, as up to transformers 4; if the model was "
             'trained without them, as by transformers 5, set "model_input_names": '
             '["input_ids", "attention_mask"] in tokenizer_config.json; else add "token_type_ids"'
         )

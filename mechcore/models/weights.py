@@ -73,7 +73,7 @@ def read_weights(
     `check_sizes`, `lacking` and `left_out`.
 
     Args:
-        name: of the checkpoint.
+        name: name of the checkpoint.
         loader: the class of transformers that makes the model.
         config: its configuration.
         architecture: the name of the class that the checkpoint was saved from.
@@ -105,7 +105,7 @@ def read_weights(
         return model, report
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"checkpoint {name}: its pickle is damaged, or holds something else than tensors, "
+            f"checkpoint {name}: its pickle is damaged, or holds other objects than tensors, "
             "which mechcore never reads; convert it to safetensors where you trust it"
         ) from error
     except InputError:
@@ -115,7 +115,7 @@ def read_weights(
             raise _pickle_refused(name, "its pytorch_model.bin", architecture) from error
         packed = _packed(stored) if getattr(config, "quantization_config", None) else ""
         held = f"its files hold the weights {packed}, which " if packed else ""
-        before = "; or take the checkpoint as it was before it was quantized" if packed else ""
+        before = "; or use the checkpoint from before quantization" if packed else ""
         raise InputError(
             f"checkpoint {name}: {held}cannot be loaded: {reason(error)}{before}"
         ) from error
@@ -179,7 +179,7 @@ def _find(
 def _pickle_refused(name: str, file: str, architecture: str) -> InputError:
     kind = "AutoModel" if architecture == "none" else architecture
     return InputError(
-        f"checkpoint {name}: has no safetensors, and {file} is a pickle, which can run any code "
+        f"checkpoint {name}: no safetensors, and {file} is a pickle, which can run any code "
         "when it is read; if you trust its author, allow it with allow_pickle=True (on the "
         "command line --allow-pickle), or convert it once with the two lines `from transformers "
         f"import {kind}` and `{kind}.from_pretrained({name!r}).save_pretrained({name!r})`"
@@ -195,7 +195,7 @@ def _parts(name: str, path: Path, ending: str) -> tuple[Path, ...]:
         parts = list(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
-            f"checkpoint {name}: {path.name} is no index of weights ({error!r}); expected an "
+            f"checkpoint {name}: {path.name} is not an index of weights ({error!r}); expected an "
             "object whose weight_map has a file for every weight: save the model again"
         ) from error
     for part in parts:
@@ -243,7 +243,7 @@ def _stored_in(name: str, files: Iterable[Path]) -> dict[str, str]:
                 stored |= {key: _type_of(weight) for key, weight in weights.items()}
         except SafetensorError as error:
             raise InputError(
-                f"checkpoint {name}: its {path.name} is damaged or no safetensors file "
+                f"checkpoint {name}: its {path.name} is damaged or not a safetensors file "
                 f"({reason(error)}; it has {path.stat().st_size} bytes); download or copy it "
                 "again, or save the model again"
             ) from error
@@ -277,8 +277,8 @@ def _refuse_packed(name: str, model: Any, config: Any, stored: Mapping[str, str]
         why = "was not applied" if quantization else "is missing in its config.json"
         raise InputError(
             f"checkpoint {name}: its files hold the weights {packed}; expected float32, bfloat16 "
-            f"or float16, as a quantization_config {why}: take the checkpoint as it was before it "
-            "was quantized"
+            f"or float16, because a quantization_config {why}: use the checkpoint from before "
+            "quantization"
         )
 
 
@@ -295,7 +295,7 @@ def check_sizes(
     """Refuse weights of other sizes than the configuration asks for.
 
     Args:
-        name: of the checkpoint.
+        name: name of the checkpoint.
         report: of transformers.
         except_for: which weights may have any size, by name.
 
@@ -307,7 +307,7 @@ def check_sizes(
         return
     sizes = [f"{key} has {[*stored]}, not {[*asked]}" for key, stored, asked in mismatched]
     raise InputError(
-        f"checkpoint {name}: its weights do not have the shapes that its config.json asks for: "
+        f"checkpoint {name}: its weights do not have the shapes in its config.json: "
         f"{first_names(sizes, 3, 400)}; expected the config.json that was saved with them: correct "
         "it (id2label gives the rows of a head, or num_labels, 2 without both; vocab_size those of "
         "the embedding), or save the model again"

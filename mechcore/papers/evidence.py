@@ -29,7 +29,7 @@ VERDICTS = Schema(
     "verdicts",
     "The verdict on every claim.",
     (
-        Column("claim", "whole", "its number, from 1"),
+        Column("claim", "whole", "number of the claim, from 1"),
         Column("title", "text", "the claim", header="what is claimed"),
         Column("verdict", "text", "supported, not supported or inconclusive"),
         Column("figure", "text", "the numbers that decide, in sentences", header="figures"),
@@ -37,7 +37,7 @@ VERDICTS = Schema(
 )
 
 ALPHA = 0.05
-"""Largest p-value that is called small."""
+"""Largest p-value that counts as small."""
 
 
 class InconclusiveError(Exception):
@@ -46,14 +46,14 @@ class InconclusiveError(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a claim, or of a part of one: its rule, and sentences with the numbers."""
+    """The outcome of a claim, or of a part of one: its rule, and sentences with the numbers."""
 
     met: bool | None
     figure: str
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The verdict in words."""
         return _IN_WORDS[self.met]
 
 
@@ -65,7 +65,7 @@ class Seeds:
     left_out: tuple[str, ...] = ()
 
     def keep(self, why_not: Callable[[int], str | None]) -> Seeds:
-        """Those for which there is no reason to leave them out.
+        """The seeds that there is no reason to exclude.
 
         Raises:
             InconclusiveError: no seed is left.
@@ -81,7 +81,7 @@ class Seeds:
         return Seeds(kept, left_out)
 
     def finding(self, met: bool | None, *sentences: str) -> Finding:
-        """What these seeds say of a claim, and which were left out."""
+        """The outcome of a claim on these seeds, with the excluded ones."""
         return Finding(met, joined(*sentences, *self.left_out))
 
 
@@ -163,7 +163,7 @@ def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) ->
 
 
 def beside(sentence: Callable[P, str]) -> Callable[P, str]:
-    """Make a sentence that decides nothing: empty where what it is about is missing."""
+    """Decorate a sentence that decides nothing: it is empty if its data are missing."""
 
     @wraps(sentence)
     def or_empty(*args: P.args, **kwargs: P.kwargs) -> str:

@@ -1,9 +1,9 @@
-"""Attribution: gradient times distance to the mean that stands in for a component.
+"""Attribution: gradient times distance to the mean that replaces a component's output.
 
 The derivative of a quantity by a mask value is its gradient at the component's output times the
 output's distance to the fill, summed over positions, because ``out = fill + m (x - fill)``. The
 score is the mean over examples of ``|dM / dm|`` at the full model, where M is the log-odds of the
-class that the full model chooses (Michel et al. 2019, arXiv 1905.10650, with the mean in the place
+class that the full model chooses (Michel et al. 2019, arXiv 1905.10650, with the mean instead
 of zero). KL itself cannot be used: at the full model its gradient vanishes.
 """
 
@@ -40,10 +40,10 @@ def attribution_scores(
     *,
     batch_size: int = BATCH_SIZE,
 ) -> Float[Tensor, "layer component"]:
-    """Mean over examples of the size of the log-odds' derivative by each mask value, nats.
+    """Mean over examples of the absolute derivative of the log-odds by each mask value, nats.
 
     Args:
-        model: any TransformerLens model; it stays as it is.
+        model: any TransformerLens model; not changed.
         data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         batch_size: examples per forward.
@@ -66,12 +66,12 @@ def margin_slopes(
 ) -> Float[Tensor, "example layer component"]:
     """Derivative of every example's margin by each mask value at the full model, nats.
 
-    With other means the derivative is another, by the first-order effect on the margin of the
-    difference of the means: ``margin_slopes(b) - margin_slopes(a)`` is that of adding a - b to the
-    component's output.
+    With other means the derivative differs by the first-order effect on the margin of the
+    difference of the means: ``margin_slopes(b) - margin_slopes(a)`` is the effect of adding a - b
+    to the component's output.
 
     Args:
-        model: any TransformerLens model; it stays as it is.
+        model: any TransformerLens model; not changed.
         data: labelled examples.
         means: the model's mean activations.
         class_names: names of a classifier's classes, in place of its ``id2label``.
@@ -102,10 +102,10 @@ def mean_slopes(
     name: str,
     watched: Callable[[Any], AbstractContextManager[Iterable[object]]] | None = None,
 ) -> Float[Tensor, "layer component"]:
-    """Mean size of the log-odds' derivatives, by `attribution_scores` and others called ``name``.
+    """Mean absolute derivatives of the log-odds, for `attribution_scores` and others (``name``).
 
-    ``watched`` makes a context for a forward of the model, which gives something to go through, a
-    backward each; derivatives are summed over these.
+    ``watched`` makes a context for a forward of the model that yields an iterable with one backward
+    pass per item; derivatives are summed over these.
     """
     if batch_size < 1:
         raise InputError(f"{name}: batch_size is {batch_size}; expected at least 1")

@@ -17,12 +17,12 @@ from mechcore.session import plain_session
 def random_subnetworks(
     shape: ModelShape, *, target_sparsities: float | Sequence[float], seeds: int | Sequence[int]
 ) -> list[Subnetwork]:
-    """Uniformly drawn components, as many as the target sparsity keeps.
+    """Subnetworks of uniformly drawn components, as many as the target sparsity keeps.
 
     Args:
-        shape: of the model.
+        shape: shape of the model.
         target_sparsities: shares of components to prune, in [0, 1).
-        seeds: of the draws; one seed's masks are nested from sparsity to sparsity.
+        seeds: seeds of the draws; one seed's masks are nested from sparsity to sparsity.
 
     Raises:
         InputError: a sparsity or seed is out of range, or they repeat.
@@ -40,9 +40,9 @@ def random_subnetworks(
 
 @plain_session()
 def layer_matched(subnetworks: Sequence[Subnetwork]) -> list[Subnetwork]:
-    """For each subnetwork, a random one with as many heads, and MLP or not, in every layer.
+    """For each subnetwork, a random one with as many heads, and the same MLP, in every layer.
 
-    What is left to chance is only which heads of a layer are kept.
+    Only which heads of a layer are kept is random.
 
     Args:
         subnetworks: the ones to match, whose seeds are those of their matches.
@@ -55,7 +55,7 @@ def layer_matched(subnetworks: Sequence[Subnetwork]) -> list[Subnetwork]:
         kept = {(c.layer, c.head) for c in subnetwork.mask.kept}
         shape = subnetwork.mask.shape
         generator = torch.Generator().manual_seed(subnetwork.seed)
-        # The first draw is that of `random_subnetworks`, of which this is to be independent.
+        # Skip the first draw, which `random_subnetworks` uses, to be independent of it.
         _, scores = torch.rand(2, shape.n_layers, shape.columns, generator=generator)
         values = torch.zeros_like(scores)
         for layer in range(shape.n_layers):

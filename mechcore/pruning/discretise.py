@@ -12,7 +12,7 @@ from mechcore.pruning import hard_concrete
 from mechcore.pruning.settings import as_runs, check_keeps_some
 
 STRIDE = 0.05
-"""Of the thresholds that `discretise_by_threshold` tries (arXiv 2403.03942, appendix)."""
+"""Spacing of the thresholds that `discretise_by_threshold` tries (arXiv 2403.03942, appendix)."""
 
 
 def discretise(
@@ -24,9 +24,9 @@ def discretise(
     component; ties are broken by position, later components are pruned first.
 
     Args:
-        scores: of the components, higher ones are kept.
+        scores: scores of the components, higher ones are kept.
         target_sparsity: share of components to prune, in [0, 1).
-        shape: of the model.
+        shape: shape of the model.
 
     Raises:
         InputError: the sparsity is outside [0, 1), or keeps no component; or a score is NaN.
@@ -47,9 +47,9 @@ def discretise_by_threshold(
 ) -> Mask:
     """Keep the components whose deterministic mask value exceeds one of 0, 0.05, ..., 0.95.
 
-    Of these thresholds the one whose sparsity is closest to the target is taken, the lower one if
+    The threshold whose sparsity is closest to the target is used, the lower one if
     two are equally close (arXiv 2403.03942, appendix). The target may be missed by any distance:
-    trained masks are mostly exactly 0 or 1, between which no threshold decides.
+    trained mask values are mostly exactly 0 or 1, which no threshold separates further.
 
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.
@@ -67,10 +67,10 @@ def discretise_by_threshold(
 def discretise_by_layer(
     log_alpha: Float[Tensor, "layer component"], target_sparsity: float, shape: ModelShape
 ) -> Mask:
-    """Prune as many of each layer's lowest scores as its scores expect to be zero, rounded.
+    """Prune each layer's lowest scores, as many as its scores expect to be zero, rounded.
 
     As in the authors' code of arXiv 2403.03942, which takes the smallest of sigmoid(0.8 log_alpha
-    / beta), in the order of log_alpha. The sparsity is that of the scores, whatever the target.
+    / beta), in the order of log_alpha. The sparsity follows from the scores, whatever the target.
 
     Raises:
         InputError: the sparsity is outside [0, 1), or a score is NaN.
@@ -89,16 +89,15 @@ DISCRETISATIONS = {
     "threshold": discretise_by_threshold,
     "layers": discretise_by_layer,
 }
-"""By the name of the setting."""
+"""Discretisation functions by the value of the setting."""
 
 
 def _check_scores(scores: Float[Tensor, "layer component"], shape: ModelShape) -> None:
-    """Refuse scores that have no rank."""
+    """Raise for scores that cannot be ranked."""
     missing = scores.isnan().flatten().tolist()
     without = [str(c) for c, bad in zip(shape.components, missing, strict=True) if bad]
     if without:
         raise InputError(
             f"scores: NaN for {len(without)} of {len(missing)} components, first {without[0]}; "
-            "expected a number for each: check that the model's logits are finite, in float32, "
-            "too"
+            "expected a number for each; check that the model's logits are finite, also in float32"
         )

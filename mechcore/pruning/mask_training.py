@@ -1,8 +1,8 @@
 """The training of one mask: scores, multipliers, their optimiser, noise and history.
 
 Loss: KL(full model || subnetwork) + lambda1 (t - s) + lambda2 (t - s)^2, with gradient ascent on
-both multipliers (arXiv 2403.03942, section 3 and appendix). A mask knows nothing of those that are
-trained beside it.
+both multipliers (arXiv 2403.03942, section 3 and appendix). Masks trained together do not affect
+one another.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class MaskTraining:
 
     Args:
         settings: the schedule.
-        shape: of the model.
-        target_sparsity: in the end.
-        seed: of start and noise.
-        moved: what is added to log_alpha at the start, [layer, component].
+        shape: shape of the model.
+        target_sparsity: the final target.
+        seed: seed of initialisation and noise.
+        moved: values added to log_alpha at the start, [layer, component].
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class MaskTraining:
 
     @property
     def dropout_seed(self) -> int:
-        """Of the dropout in the next step, whatever other masks are trained beside this one."""
+        """Seed of the dropout in the next step, independent of masks trained together with it."""
         return (self.seed * 2**20 + self.step) % MAX_SEED
 
     def draw(self) -> Float[Tensor, "*draw layer component"]:
@@ -92,8 +92,8 @@ class MaskTraining:
         """Take a step.
 
         Args:
-            kl: of the values drawn last, in nats.
-            gradient: of ``kl``, by these values.
+            kl: KL of the last drawn values, in nats.
+            gradient: gradient of ``kl`` by these values.
 
         Raises:
             OffTrackError: the loss or the scores are not finite.
@@ -102,7 +102,7 @@ class MaskTraining:
         if self.settings.sparsity == "expected":
             sparsity = hard_concrete.probability_of_zero(self.log_alpha).mean()
         else:
-            sparsity = 1 - self._drawn.mean((-2, -1))  # of each draw
+            sparsity = 1 - self._drawn.mean((-2, -1))  # per draw
         wanted = self.settings.wanted_sparsity(self.target_sparsity, self.step)
         distance = wanted - sparsity
         lagrangian = (self.multipliers[0] * distance + self.multipliers[1] * distance**2).mean()
@@ -127,7 +127,7 @@ class MaskTraining:
         self.step += 1
 
     def subnetwork(self) -> Subnetwork:
-        """The result, once all steps are taken.
+        """The result after all steps.
 
         Raises:
             OffTrackError: the sparsity ended too far from its target, or nothing is kept.
@@ -138,7 +138,7 @@ class MaskTraining:
         trained = Subnetwork(full, self.target_sparsity, self.seed, scores, history=history)
         return accepted(trained, self.settings)
 
-    # -- saving and going on ----------------------------------------------------------------------
+    # -- saving and resuming ----------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next steps depend on, and the history so far."""
@@ -154,7 +154,7 @@ class MaskTraining:
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state` of a training with the same arguments."""
+        """Resume from a `state` of a training with the same arguments."""
         self.step = int(state["step"])
         with torch.no_grad():
             self.log_alpha.copy_(state["log_alpha"])
@@ -170,10 +170,10 @@ class MaskTraining:
 
 
 def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
-    """A trained subnetwork with the zeros and ones that ``settings`` make of its scores.
+    """A trained subnetwork with its scores discretised according to ``settings``.
 
-    Training itself depends neither on ``discretisation`` nor on ``tolerance``, so a training that
-    was kept can be read again with others.
+    Training itself depends neither on ``discretisation`` nor on ``tolerance``, so a saved training
+    can be discretised again with other settings.
 
     Raises:
         OffTrackError: the sparsity ended further from its target than ``tolerance``, or nothing is
@@ -189,7 +189,7 @@ def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
     if not mask.kept:
         raise OffTrackError(
             f"the mask of target {trained.target_sparsity}, seed {trained.seed} keeps no component "
-            "by any threshold; use a lower sparsity (--target-sparsities), or rank the components "
+            "at any threshold; use a lower sparsity (--target-sparsities), or rank the components "
             "(--prune-settings discretisation=ranking)"
         )
     return replace(trained, mask=mask.with_identity(trained.mask.identity))
@@ -209,7 +209,7 @@ def _diagnosis(trained: Subnetwork, settings: PruneSettings) -> str:
         cure = f"use {more} or {larger}: the multipliers react too late"
     return (
         f"the sparsity of target {trained.target_sparsity}, seed {trained.seed} ended at "
-        f"{course[-1]:.3f} (accepted: {tolerance} away from the target), so its ranking means "
+        f"{course[-1]:.3f} (tolerance: {tolerance}), so its ranking means "
         f"little. It was {shown}; {cure}"
     )
 

@@ -1,13 +1,13 @@
-"""Ways to find subnetworks, by name.
+"""Pruning methods, by name.
 
-A method of one's own is a function of a `Request`, registered under a name:
+A custom method is a function of a `Request`, registered under a name:
 
     @METHODS.register("largest-first")
     def largest_first(request: Request) -> list[Subnetwork]:
         ...
 
 It then works wherever methods are named: as ``--prune-method``, in ``mechcore methods`` and in
-studies. A package offers one as an entry point in the group ``mechcore.pruning_methods``.
+studies. A package provides one as an entry point in the group ``mechcore.pruning_methods``.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from mechcore.registry import Registry
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a method is asked for.
+    """A request for subnetworks.
 
     Attributes:
         model: any TransformerLens model.
         data: training examples, whose labels are not used.
         means: the model's mean activations.
         target_sparsities: target sparsities, shares of the components.
-        seeds: one subnetwork each; a method without chance may give one for all.
-        settings: of L0 pruning.
-        data_seed: of the order of examples.
-        state: folder of an interruptible method, to go on from; None keeps nothing.
-        trained: subnetworks that ``l0`` found for the same request, for methods that match them.
+        seeds: seeds, with one subnetwork each; a deterministic method may give one for all.
+        settings: settings of L0 pruning.
+        data_seed: seed of the order of examples.
+        state: folder from which an interruptible method resumes; None saves nothing.
+        trained: subnetworks by ``l0`` for the same request, for methods that match them.
     """
 
     model: Any
@@ -76,7 +76,7 @@ METHODS: Registry[PruningMethod] = Registry(
         "layer-matched": "mechcore.pruning.methods:layer_matched",
     },
 )
-"""Methods by name, in the order in which they are compared."""
+"""Methods by name, in the order of comparisons."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class Ranking:
     """The method that keeps the components with the highest scores.
 
     Attributes:
-        name: of the method.
-        scores: function of model, data and means, and of ``seed`` where there is one.
-        seed: what the seed is of: of nothing, of the ``"data"``, such as their order, or of the
-            ``"masks"``; then every seed has a ranking of its own.
+        name: name of the method.
+        scores: function of model, data and means, and of ``seed`` if used.
+        seed: what the seed controls: nothing, the ``"data"``, such as their order, or the
+            ``"masks"``, in which case every seed has its own ranking.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Ranking:
     seed: Literal["data", "masks"] | None = None
 
     def __call__(self, request: Request) -> list[Subnetwork]:
-        """Subnetworks by the ranking, one for each seed where chance has a part in it.
+        """Subnetworks by the ranking, one for each seed if the ranking is random.
 
         Raises:
             InputError: a sparsity is outside [0, 1), keeps no component or repeats.
@@ -152,5 +152,5 @@ def layer_matched(request: Request) -> list[Subnetwork]:
         InputError: there are no trained masks.
     """
     if not request.trained:
-        raise InputError("layer-matched: no trained masks; expected those that it is to match")
+        raise InputError("layer-matched: no trained masks; expected the masks to match")
     return matched_by_layer(request.trained)

@@ -1,8 +1,8 @@
 """L0 pruning to a target sparsity: many masks trained together against one frozen model.
 
 The masks of all seeds and target sparsities share batches, the full model's answers and forwards;
-every mask has its own noise and optimiser (`MaskTraining`), so it becomes what it becomes alone, up
-to the rounding of batched products (arXiv 2403.03942, section 3).
+every mask has its own noise and optimiser (`MaskTraining`), so the result is the same as when
+trained alone, up to the rounding of batched products (arXiv 2403.03942, section 3).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mechcore.pruning.teacher import ORDER, Teacher, example_order
 from mechcore.session import plain_session
 
 RANKED = 256
-"""Examples, about, from which components are ranked before masks are trained."""
+"""Approximate number of examples for ranking components before masks are trained."""
 
 
 class PruningError(MechcoreError):
@@ -47,10 +47,10 @@ class PruningError(MechcoreError):
 
     Attributes:
         finished: the subnetworks of the others.
-        missing: why there is none, by the name that it would have.
+        missing: reasons for missing subnetworks, by name.
     """
 
-    def __init__(  # from the message alone where another process sends it
+    def __init__(  # from the message alone when sent by another process
         self,
         message: str,
         finished: Sequence[Subnetwork] = (),
@@ -76,16 +76,16 @@ def prune(
     """Find one subnetwork for every seed and target sparsity.
 
     Args:
-        model: any TransformerLens model; it stays as it is.
+        model: any TransformerLens model; not changed.
         data: training examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         target_sparsities: shares of components to prune, in [0, 1).
-        seeds: of the masks' initialisation and noise.
-        preset: ``"fast"``, ``"thorough"``, ``"paper"``, or a schedule of your own, see
+        seeds: seeds of the masks' initialisation and noise.
+        preset: ``"fast"``, ``"thorough"``, ``"paper"``, or your own schedule, see
             `mechcore.pruning.prune_settings`.
-        data_seed: of the order of the examples, the same for all masks.
-        state: folder in which all trainings are saved every ``save_every`` steps, for the same
-            ones to go on from; they end with the same masks as without the interruption.
+        data_seed: seed of the order of the examples, the same for all masks.
+        state: folder in which all trainings are saved every ``save_every`` steps, to resume
+            from; the masks are the same as without an interruption.
 
     Returns:
         Subnetworks ordered by sparsity as given, then seed.
@@ -143,7 +143,7 @@ def prune(
 def _moved(
     model: Any, data: EncodedExamples, means: MeanActivations, by: float
 ) -> Float[Tensor, "layer component"] | float:
-    """What the attribution ranking adds to log_alpha, from ``-by`` to ``by`` in equal steps."""
+    """Initial offsets of log_alpha by attribution rank, from ``-by`` to ``by`` in equal steps."""
     if not by:
         return 0.0
     some = data.part(range(0, len(data), -(-len(data) // RANKED)))
@@ -159,7 +159,7 @@ def _take_step(
     means: MeanActivations,
     examples: Sequence[int],
 ) -> dict[str, str]:
-    """One step of every training; what went wrong, by name."""
+    """Take one step of every training; returns errors by name."""
     if not trainings:
         return {}
     values = torch.stack([training.draw() for training in trainings])
@@ -197,11 +197,11 @@ def _results(
 
 
 _WITHOUT_EFFECT = ("save_every", *READING)
-"""Settings that may change when a run goes on: they do not enter into the training."""
+"""Settings that may change when a run resumes: they do not affect training."""
 
 
 def _restore(partial: Partial, trainings: Sequence[MaskTraining]) -> dict[str, str]:
-    """Bring the trainings to where they were; what had gone wrong, by name."""
+    """Restore the trainings; returns earlier errors by name."""
     stored = partial.restore()
     if stored is None:
         return {}

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from mechcore.components import ModelShape
 
 MAX_SEED = 2**63
-"""What torch's generators take."""
+"""Upper limit of seeds of torch's generators."""
 
 READING = ("tolerance", "discretisation")
-"""Settings of how a finished training is read; they do not enter into it."""
+"""Settings for discretising a finished training; they do not affect training."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class PruneSettings:
         400, "Optimisation steps of pruning at sparsity 0.", "--prune-steps", least=1
     )
     steps_per_percent: float = setting(
-        0.0, "Further steps for every percent of the target sparsity.", least=0
+        0.0, "Additional steps per percent of the target sparsity.", least=0
     )
     ramp: float = setting(
         0.6, "Share of the steps over which the target rises linearly from 0.", above=0, most=1
     )
     ramp_per_percent: float = setting(
-        0.0, "Further steps of that rise for every percent of the target sparsity.", least=0
+        0.0, "Additional steps of that rise per percent of the target sparsity.", least=0
     )
     warmup: int = setting(
         20, "Steps over which the learning rates rise; they then fall linearly to 0.", least=0
@@ -46,7 +46,7 @@ class PruneSettings:
     batch_size: int = setting(8, "Examples per step.", least=1)
     draws: int = setting(
         4,
-        "Draws of every mask's gates in a step, each for its share of the examples: less noise at "
+        "Draws of every mask's gates per step, each for part of the examples: less noise at "
         "the same cost.",
         least=1,
     )
@@ -61,11 +61,13 @@ class PruneSettings:
     log_alpha_mean: float = setting(
         4.0, "Mean of the normal initialisation of log_alpha.", least=-1e6
     )
-    log_alpha_std: float = setting(0.01, "Its standard deviation.", least=0)
+    log_alpha_std: float = setting(
+        0.01, "Standard deviation of the initialisation of log_alpha.", least=0
+    )
     attribution: float = setting(
         0.0,
-        "How far log_alpha is moved at the start by the rank of a component's attribution: up for "
-        "the largest, down for the smallest; 0 leaves it as it is.",
+        "Initial offset of log_alpha by rank of a component's attribution: up for "
+        "the largest, down for the smallest; 0: none.",
         least=0,
     )
     sparsity: Literal["expected", "sampled"] = setting(
@@ -75,29 +77,29 @@ class PruneSettings:
     )
     clip: float = setting(
         0.0,
-        "Largest norm of a step's gradient on one mask's log_alpha; 0 leaves it as it is.",
+        "Maximum gradient norm of one mask's log_alpha per step; 0: no clipping.",
         least=0,
     )
     discretisation: Literal["ranking", "threshold", "layers"] = setting(
         "ranking",
-        "How the trained scores become zeros and ones: ranking keeps the highest over the "
+        "How to binarise the trained scores: ranking keeps the highest over the "
         "whole model, exact to one component; threshold searches a threshold on the "
-        "deterministic mask in strides of 0.05, as in the paper; layers prunes as many of each "
+        "deterministic mask in steps of 0.05, as in the paper; layers prunes as many of each "
         "layer as its scores expect to be zero, as in the authors' code.",
     )
     tolerance: float = setting(
-        0.1, "Largest distance of the final s from its target that is accepted.", least=0
+        0.1, "Maximum accepted distance of the final s from its target.", least=0
     )
     masks_per_pass: int = setting(
-        8, "Masks in one forward; more are run in turn, with the same result.", least=1
+        8, "Masks per forward; more are run in turn, with the same result.", least=1
     )
     precision: Literal["float32", "bfloat16", "auto"] = setting(
         "auto",
-        "Of the masked forwards of pruning: float32, bfloat16 (autocast), or auto: bfloat16 "
+        "Precision of masked forwards: float32, bfloat16 (autocast), or auto: bfloat16 "
         "on hardware with instructions for it, in models at least 256 wide; narrower ones gain "
         "little. Scores, losses and the full model's answers stay in float32.",
     )
-    save_every: int = setting(50, "Steps between the savings of an interruptible run.", least=1)
+    save_every: int = setting(50, "Steps between saves of an interruptible run.", least=1)
 
     panel: ClassVar[str] = "Pruning"
     presets: ClassVar[Presets[PruneSettings]]
@@ -116,16 +118,16 @@ class PruneSettings:
 
     @property
     def draws_per_step(self) -> int:
-        """As many draws as there are examples to share among them."""
+        """The number of draws, at most one per example."""
         return min(self.draws, self.batch_size)
 
     def wanted_sparsity(self, target_sparsity: float, step: int) -> float:
-        """The sparsity that the Lagrangian asks for at ``step``, counted from 0."""
+        """The target of the Lagrangian at ``step``, counted from 0."""
         rise = self.ramp * self.steps + self.ramp_per_percent * 100 * target_sparsity
         return target_sparsity * min(1.0, step / rise)
 
     def rate(self, target_sparsity: float, step: int) -> float:
-        """Share of the learning rates that holds at ``step``, counted from 0."""
+        """Factor of the learning rates at ``step``, counted from 0."""
         total = self.total_steps(target_sparsity)
         rising = (step + 1) / self.warmup if self.warmup else 1.0
         falling = (total - step) / max(1, total - self.warmup)
@@ -156,8 +158,7 @@ PRESETS: Mapping[str, PruneSettings] = {
     ),
 }
 """Schedules by name. ``"paper"`` is that of arXiv 2403.03942, section 3, appendix and code; the
-others are short ones for the same end, see docs/pruning.md: ``"thorough"`` takes five times as
-long as ``"fast"``."""
+others are shorter, see docs/pruning.md: ``"thorough"`` takes five times as long as ``"fast"``."""
 
 
 PruneSettings.presets = Presets(
@@ -166,7 +167,7 @@ PruneSettings.presets = Presets(
 
 
 def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> PruneSettings:
-    """A preset, or other settings, with changes, for a model that needs another schedule.
+    """A preset, or other settings, with changes.
 
     Raises:
         InputError: the preset or a setting is unknown, or a value is out of its range.
@@ -180,7 +181,7 @@ def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> Prun
 def as_runs(
     target_sparsities: float | Sequence[float], seeds: int | Sequence[int]
 ) -> tuple[list[float], list[int]]:
-    """Target sparsities and seeds as plain lists, one value alone included.
+    """Target sparsities and seeds as plain lists; single values become lists of one.
 
     Raises:
         InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
@@ -205,10 +206,10 @@ def keeps_some(target_sparsity: float, shape: ModelShape) -> bool:
 
 
 def check_keeps_some(target_sparsities: Sequence[float], shape: ModelShape) -> None:
-    """Make sure that every target sparsity leaves a component to keep.
+    """Check that every target sparsity keeps a component.
 
     Raises:
-        InputError: one does not.
+        InputError: one keeps none.
     """
     n = len(shape.components)
     for target_sparsity in target_sparsities:

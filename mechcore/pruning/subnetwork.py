@@ -1,4 +1,4 @@
-"""The result of every way to prune: what is kept, and how it was found."""
+"""The result of every pruning method: which components are kept, and how they were chosen."""
 
 from __future__ import annotations
 
@@ -21,30 +21,29 @@ from mechcore.identity import Identity
 from mechcore.showing import Shown
 
 Method: TypeAlias = str
-"""Name of a way to find subnetworks, see `mechcore.pruning.methods`."""
+"""Name of a pruning method, see `mechcore.pruning.methods`."""
 
 _METHOD = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 HISTORY = ("kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2")
-"""Columns of a training history: KL of the batch in nats, the s of the Lagrangian and the one it
-asks for (shares), and the two multipliers."""
+"""Columns of a training history: KL of the batch in nats, the s of the Lagrangian and its
+target (shares), and the two multipliers."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Subnetwork(Shown):
-    """A pruned model: what is kept, and how it was found.
+    """A pruned model: which components are kept, and how they were chosen.
 
     Attributes:
-        mask: zeros and ones, with the identity of the pruned model.
-        target_sparsity: the sparsity asked for.
-        seed: of the initialisation and the noise, or of the random draw.
-        scores: what ranks the components, the highest first, [layer, component]: log_alpha for
+        mask: a binary mask, with the identity of the pruned model.
+        target_sparsity: the requested sparsity.
+        seed: seed of the initialisation and the noise, or of the random draw.
+        scores: ranking scores of the components, highest first, [layer, component]: log_alpha for
             ``"l0"``; uniform random numbers for the random controls.
-        method: how it was found.
-        history: one row per training step with the columns `HISTORY`; empty where nothing is
-            trained.
-        means: digest of the data over which the means were taken that it was found with, ``data``
-            of `mechcore.MeanActivations`; empty where it was found without any.
+        method: the pruning method.
+        history: one row per training step with the columns `HISTORY`; empty without training.
+        means: digest of the data of the means used in pruning, ``data`` of
+            `mechcore.MeanActivations`; empty if none were used.
     """
 
     mask: Mask
@@ -60,7 +59,7 @@ class Subnetwork(Shown):
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "target_sparsity", float(self.target_sparsity)
-        )  # numbers of NumPy are welcome
+        )  # accepts numbers of NumPy
         object.__setattr__(self, "seed", int(self.seed))
 
     @property
@@ -82,11 +81,11 @@ class Subnetwork(Shown):
         """The trained scores.
 
         Raises:
-            InputError: the subnetwork was not found by L0 pruning.
+            InputError: the subnetwork is not from L0 pruning.
         """
         if self.method != "l0":
             raise InputError(
-                f"subnetwork {self.name}: found by {self.method}, which has no log_alpha; its "
+                f"subnetwork {self.name}: the method {self.method} has no log_alpha; its "
                 "ranking is in scores"
             )
         return self.scores
@@ -106,7 +105,7 @@ class Subnetwork(Shown):
 
     @classmethod
     def load(cls, path: str | Path, *, any_model: bool = False) -> Subnetwork:
-        """Read what `save` wrote; ``any_model`` is that of `Mask.load`.
+        """Read a subnetwork written by `save`; for ``any_model`` see `Mask.load`.
 
         Raises:
             InputError: the file is missing or is not a subnetwork.
@@ -137,7 +136,7 @@ class Subnetwork(Shown):
                 )
         except (KeyError, ValueError, SafetensorError) as error:
             raise InputError(
-                f"subnetwork file {path}: holds a mask, but not its target sparsity, seed, method "
+                f"subnetwork file {path}: found a mask without its target sparsity, seed, method "
                 f"and scores ({reason(error)}); expected a mask of a run"
             ) from error
 
@@ -149,12 +148,12 @@ class Subnetwork(Shown):
 
 
 def draws_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
-    """Which random draw each subnetwork is of: the number of the first of the same.
+    """The random draw of each subnetwork, as the index of the first one with the same draw.
 
-    Two are of one draw if they have the same scores, as those of ``"attribution"`` at several
-    sparsities have, or the same method and seed on one model; of ``"l0"`` on any. Its masks of one
-    seed begin with the same scores and get the same noise whatever their target, so that they keep
-    much the same components even where none matters.
+    Two share a draw if they have the same scores, as for ``"attribution"`` at several
+    sparsities, or the same method and seed on one model; for ``"l0"``, on any model. Its masks of
+    one seed start with the same scores and get the same noise whatever their target, so they keep
+    much the same components even if none matters.
     """
     return [
         next(i for i, other in enumerate(subnetworks) if _are_of_one_draw(one, other))
@@ -175,6 +174,6 @@ def subnetwork_name(target_sparsity: float, seed: int, method: Method = "l0") ->
 
 
 def target_name(target_sparsity: float) -> str:
-    """What a target sparsity is called in names, such as ``s0.50``; of no two the same."""
+    """The form of a target sparsity in names, such as ``s0.50``; unique for each value."""
     short = f"{target_sparsity:.2f}"
     return f"s{short if float(short) == target_sparsity else repr(target_sparsity)}"

@@ -29,16 +29,16 @@ from mechcore.models.stack import Stack, disagreement
 from mechcore.pruning.settings import PruneSettings
 
 WIDE = 256
-"""Width of the residual stream from which on products in bfloat16 save time worth having."""
+"""Minimum width of the residual stream at which bfloat16 products save much time."""
 
 COPIED = 2**32
-"""Bytes of weights up to which a copy of them is worth its memory."""
+"""Maximum size of weights, in bytes, for which a copy is worth its memory."""
 
 POOL = 16
-"""Batches that are sorted by length together."""
+"""Number of batches that are sorted by length together."""
 
 ORDER = 2
-"""Number of the order of `example_order`; trainings that were begun in another do not go on."""
+"""Version of the order of `example_order`; trainings with another version do not resume."""
 
 
 class Teacher:
@@ -119,9 +119,9 @@ class Teacher:
         """KL(full model || masked model), nats, of all masks in one forward.
 
         Args:
-            values: of the masks; gradients flow into them. Of several draws, the first is for the
-                first examples, and so on, in shares as equal as they can be.
-            means: the model's mean activations; gradients flow into them, too.
+            values: values of the masks; gradients flow into them. Several draws are distributed
+                over the examples in order, as evenly as possible.
+            means: the model's mean activations; gradients also flow into them.
             examples: rows of the data.
             fill: what replaces outputs, see `mechcore.masked`.
             dropout_seed: run the masked models in training mode, with dropout drawn from this seed;
@@ -143,7 +143,7 @@ class Teacher:
             logits = self.readout.classes(logits)
             self.readout.check(logits, examples)
         else:
-            maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are checked by now
+            maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are already checked
             logits = self._hooked(batch, values, means, maker, dropout_seed)
             logits = self.readout.read(logits, inputs, examples)
         got = logits.float().log_softmax(-1)
@@ -157,7 +157,7 @@ class Teacher:
         fill: FillMaker,
         seed: int | None,
     ) -> Float[Tensor, "masks batch *pos out"]:
-        """The logits of `masked`, the reference that any model and fill can take."""
+        """The logits of `masked`, the reference for any model and fill."""
         n_masks, by_row = len(values), values.ndim == 4
         mask = Mask(values.flatten(0, 1) if by_row else values, has_mlps=self.has_mlps)
         device = self.logits.device.type
@@ -171,7 +171,7 @@ class Teacher:
 
     @contextmanager
     def _dropout(self, seed: int) -> Iterator[None]:
-        """Run the model with dropout, which leaves the session's generators as they are."""
+        """Run the model with dropout, without changing the session's generators."""
         device = device_of(self.model)
         with (
             evaluating(self.model, training=True),
@@ -220,16 +220,16 @@ class Teacher:
 
 
 def ranking_teacher(model: Any, data: Any, batch_size: int) -> Teacher:
-    """The teacher of rankings, which tell small effects apart: in float32 on any hardware."""
+    """The teacher of rankings, which need precise effects: in float32 on any hardware."""
     data = as_encoded(model, data, split="train", labelled=False)
     return Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
 
 
 def check_examples(data: EncodedExamples) -> None:
-    """Make sure that there is something to learn from.
+    """Check that there are examples.
 
     Raises:
-        InputError: there is no example.
+        InputError: there are none.
     """
     if not len(data):
         raise InputError(f"examples {data.examples.name!r}: none; expected at least one")
@@ -245,11 +245,11 @@ def is_fast_at_bfloat16(device: torch.device) -> bool:
 def example_order(lengths: Sequence[int], batch_size: int, seed: int) -> Iterator[list[int]]:
     """Endless batches of example numbers, of similar length within a batch.
 
-    Every pass over the data is shuffled, cut into pools of `POOL` batches, or as many as it has,
+    Every pass over the data is shuffled, split into pools of up to `POOL` batches,
     sorted by length within each pool, and the pool's batches are shuffled again: little padding,
-    random order. A pool that one pass ends and the next begins takes examples first that it does
-    not hold yet, so that no batch holds one twice. Where a batch is larger than the data, it
-    repeats all examples as evenly as possible.
+    random order. A pool that spans two passes first takes examples that it does not contain yet, so
+    that no batch repeats one. If a batch is larger than the data, it repeats all examples as evenly
+    as possible.
     """
     generator = torch.Generator().manual_seed(seed)
     n_batches = min(POOL, max(1, len(lengths) // batch_size))

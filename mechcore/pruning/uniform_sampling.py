@@ -8,11 +8,10 @@ in those draws where it is uniform: integrated from 0 to 1, the slope is the dif
 component makes. Adam minimises that KL plus a penalty times the sum of all p (Li and Janson 2024,
 arXiv 2409.09951, in the version of their code for single components).
 
-It departs from theirs in this: ablated outputs become means, not constants that are trained at the
-same time; the penalty is not swept, but is the KL of the model with everything at its mean over the
-number of components, so that components rise that do more than their share; and in a step that
-drew no uniform value of a component its theta has no gradient, where theirs feels the penalty all
-the same.
+Differences from their version: ablated outputs become means, not constants that are trained at the
+same time; the penalty is not swept, but is the KL of the fully ablated model divided by the number
+of components, so that components that do more than their share rise; and in a step without a
+uniform value for a component its theta has no gradient, while in theirs the penalty still applies.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from mechcore.pruning.teacher import example_order, ranking_teacher
 from mechcore.session import plain_session
 
 START = 1.0
-"""Theta at first, as in the authors' code: p = 0.73."""
+"""Initial theta, as in the authors' code: p = 0.73."""
 
 
 @plain_session()
@@ -47,17 +46,17 @@ def ugs_scores(
     batch_size: int = 32,
     seed: int = 0,
 ) -> Float[Tensor, "layer component"]:
-    """Theta of every component: log-odds of its being kept.
+    """Theta of every component: the log-odds of keeping it.
 
     Args:
-        model: any TransformerLens model; it stays as it is.
+        model: any TransformerLens model; not changed.
         data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
-        steps: of Adam.
-        lr: its rate.
-        n_masks: drawn in every step, for the same examples.
+        steps: steps of Adam.
+        lr: learning rate of Adam.
+        n_masks: masks drawn in every step, for the same examples.
         batch_size: examples per step.
-        seed: of the draws and of the order of the examples.
+        seed: seed of the draws and of the order of the examples.
 
     Raises:
         MismatchError: the means are another model's.

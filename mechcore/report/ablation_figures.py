@@ -26,9 +26,9 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
     """Change without each single component: layer x head, one panel per data set.
 
     Args:
-        ablation: what `mechcore.ablation.sweep` returns; sets with names of their own are left out.
+        ablation: from `mechcore.ablation.sweep`; sets with custom names are omitted.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: of the data.
+        subset: subset of the data.
     """
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     singles = singles[singles["subset"] == subset]
@@ -43,7 +43,7 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
         text=[drawing.cell_text(value, scale) for value in values],
     )
     parts = _by_data(cells)
-    label = f"change of {metric} ({UNITS[metric]})"
+    label = f"change in {metric} ({UNITS[metric]})"
     return drawing.draw_grids(parts, len(parts), scale, label, {})
 
 
@@ -51,14 +51,13 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
 def pair_interactions(
     interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
 ) -> Figure:
-    """Interaction of every two components, one panel per data set.
+    """Interaction of every pair of components, one panel per data set.
 
     Args:
-        interactions: what `mechcore.interactions` returns; sets of other sizes or with names of
-            their own are left out, and of very many components those in the largest interactions
-            are drawn.
+        interactions: from `mechcore.interactions`; sets of other sizes or with custom names are
+            omitted; of very many components, only those in the largest interactions are drawn.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: of the data.
+        subset: subset of the data.
     """
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     return _pair_grids(_by_data(pairs[pairs["subset"] == subset]), metric)
@@ -66,11 +65,11 @@ def pair_interactions(
 
 @drawing.styled
 def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
-    """Interaction of every two components that were raced, one panel per race.
+    """Interaction of every raced pair of components, one panel per race.
 
     Args:
         races: decisions on interactions of the margin, see `mechcore.ablation.race`, by title.
-            One per cent of the largest share the darkest colours.
+            The colour scale saturates at the largest one per cent.
     """
     parts = {
         title: by_components(race, 2).rename(columns={"effect": "interaction"})
@@ -87,7 +86,7 @@ def _by_data(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _pair_grids(parts: Mapping[str, pd.DataFrame], metric: str, share: float = 1) -> Figure:
-    """A square of components for each part; ``share`` is that of `drawing.around_zero`."""
+    """A component-by-component grid per part; for ``share`` see `drawing.around_zero`."""
     pairs = pd.concat(parts.values())
     names = _most_paired(pairs)
     scale = drawing.around_zero(SCALES[metric] * pairs["interaction"], share)
@@ -112,7 +111,7 @@ def _pair_grids(parts: Mapping[str, pd.DataFrame], metric: str, share: float = 1
 
 
 def _name_components(ax: Axes, names: Sequence[str]) -> None:
-    """Name all, or where there are too many the layers, with lines between these."""
+    """Label all components, or, if there are too many, the layers, with lines between them."""
     if len(names) <= _MOST_NAMED:
         size = 6.5 if len(names) <= 30 else 4.8
         ax.set_xticks(range(len(names)), names, rotation=90, size=size)
@@ -130,7 +129,7 @@ def _name_components(ax: Axes, names: Sequence[str]) -> None:
 
 
 def largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:
-    """Sets in the order of the table; of too many, those with the largest interactions."""
+    """Sets in table order; at most ``limit``, those with the largest interactions."""
     names = list(dict.fromkeys(overall["set"]))
     margin = overall[overall["metric"] == "margin"]
     size = margin["interaction"].abs().groupby(margin["set"]).max()
@@ -139,13 +138,13 @@ def largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:
 
 
 def by_components(table: pd.DataFrame, size: int) -> pd.DataFrame:
-    """Sets of this size that are called by their components."""
+    """Sets of this size that are named by their components."""
     name = r"\+".join([_COMPONENT] * size)
     return table[(table["size"] == size) & table["set"].str.fullmatch(name)]
 
 
 def _most_paired(pairs: pd.DataFrame) -> list[str]:
-    """Components in order; of too many, those in the largest interactions."""
+    """Components in order; if there are too many, those in the largest interactions."""
     members = pairs.assign(member=pairs["set"].str.split("+")).explode("member")
     strength = members["interaction"].abs().groupby(members["member"]).max()
     most = strength.sort_values(ascending=False, kind="stable")

@@ -1,4 +1,4 @@
-"""Tables of ablated sets, and what stands in place of what is ablated."""
+"""Tables of ablated sets, and a note on the fill."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _FILLED = {
 
 
 def fill_note(run: RunFolder) -> Iterator[Paragraph]:
-    """What replaces ablated outputs where it is not their mean."""
+    """A note on the fill, unless it is the mean."""
     fill = str(run.analyses.get("fill", "mean"))
     if fill != "mean":
-        what = _FILLED.get(fill, f"what the fill {fill} gives")
-        text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
+        what = _FILLED.get(fill, f"the output of the fill {fill}")
+        text = f"Here the output of an ablated component is replaced by {what}, not by its mean."
         yield Paragraph(text, note=True)
 
 
 def ablated(run: RunFolder) -> str:
-    """What is ablated alone and together, in words: heads of the core, or what was named."""
+    """A noun for what is ablated: a core head, or a named component."""
     settings = run.analyses.get(ABLATION.name) or {}
     named = settings.get("components") or settings.get("sets")
     return "component" if named else "core head"
@@ -42,7 +42,7 @@ def ablated(run: RunFolder) -> str:
 
 def share_tables(run: RunFolder) -> Iterator[Table]:
     """Shapley values and dividends over all examples, each in the unit of its metric."""
-    beyond = "what a set changes beyond all its parts"
+    beyond = "the change of a set beyond those of all its subsets"
     for schema, name, caption in (
         (SHAPLEY, "shapley", "Shapley values: each component's share of the joint change"),
         (DIVIDENDS, "dividend", f"Dividends: {beyond}; every subset is in dividends.csv"),
@@ -57,19 +57,20 @@ def share_tables(run: RunFolder) -> Iterator[Table]:
 
 
 def control_table(controls: pd.DataFrame, what: str) -> Table:
-    """What was ablated beside others, each row in the unit of its metric."""
+    """Ablated sets and their controls, each row in the unit of its metric."""
     rows = placed(controls[controls["subset"] == ALL])
     metrics, ends = rows["metric"], (rows[f"control_{name}"] for name in ("change", "low", "high"))
     caption = (
-        f"{what}s, alone and together, beside others: as many heads of each layer, and as many "
-        f"MLPs; in brackets the range of 95 % of these (of all if fewer than {FEW_CONTROLS}), and "
-        "p of so large a change among them (points for accuracy, nats for the margin; n examples)"
+        f"{what}s, alone and together, against controls: as many other heads per layer, and as "
+        f"many MLPs; in brackets the range of 95 % of controls (of all if fewer than "
+        f"{FEW_CONTROLS}); p: of a change as large among controls (points for accuracy, nats for "
+        "the margin; n examples)"
     )
     shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
     own, beside = zip(rows["change"], metrics, strict=True), zip(*ends, metrics, strict=True)
     shown.append(("change", [effect(*row, unit=False) for row in own]))
-    shown.append(("change without others", [with_interval(*row) for row in beside]))
-    shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
+    shown.append(("change without controls", [with_interval(*row) for row in beside]))
+    shown += [ABLATION_CONTROLS["n_controls"].called("controls"), "p_control"]
     return table_of(rows, ABLATION_CONTROLS, caption, shown)
 
 
@@ -113,6 +114,6 @@ def _verdict(low: float, high: float, p: float, sign: int) -> str:
         return "superadditive" if sign < 0 else "subadditive"
     if low <= 0 <= high:
         return "includes zero"
-    if p == 1:  # the interval that leaves out zero is that of rounding
+    if p == 1:  # an interval that excludes zero only by rounding
         return "no more than rounding"
     return "not known" if math.isnan(low) else "not after correction"

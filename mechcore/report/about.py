@@ -1,4 +1,4 @@
-"""All that a run says of one component, put together from every table that names it."""
+"""Everything a run measured about one component, collected from all tables that name it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from mechcore.tables import Column
 from mechcore.wording import ALL, DASH, OUT_FIRST, PLACES, count, listed, number, whole
 
 NAME = re.compile(r"(?<![\w.])L\d{1,3}\.(?:H\d{1,3}|MLP)(?!\w)")
-"""How a component is called in texts and tables."""
+"""Pattern of component names in texts and tables."""
 MOST_SETS = 20
-"""Interactions of a component that are shown; of many components all subsets may be ablated."""
+"""Maximum number of interactions shown per component."""
 FLIP_COLUMNS: Sequence[Shown] = (
     *(Column("text", "text"), "label", "answer", "answer_without", "margin", "margin_without"),
     *(PLACED, "subset"),
@@ -43,7 +43,7 @@ ByComponent: TypeAlias = Mapping[str, Sequence[Block]]
 
 
 def components_of(run: RunFolder) -> list[str]:
-    """Every component that a table names as one, by layer, MLPs after heads."""
+    """Every component that a table has a row for, by layer, MLPs after heads."""
     tables = map(run.table, (COMPONENT_ROLES.name, "head_frequency", "head_categories", "core"))
     names = {name for table in tables if table is not None for name in table["component"]}
     names |= set() if run.singles is None else set(run.singles["set"])
@@ -52,7 +52,7 @@ def components_of(run: RunFolder) -> list[str]:
 
 
 def panels(run: RunFolder) -> dict[str, list[Block]]:
-    """What the run says of every component."""
+    """The blocks about each component."""
     drawn = {e.component: [_attention(e, "one example", "")] for e in run.attention_examples}
     parts: list[ByComponent] = [_flips(run), _kept(run), drawn, _masses(run), _alone(run)]
     parts += [_joint(run, name) for name in _JOINT]
@@ -63,7 +63,7 @@ def panels(run: RunFolder) -> dict[str, list[Block]]:
 
 
 def _of_each(table: Table, owners: Iterable[Iterable[str]]) -> dict[str, list[Block]]:
-    """The table of each component; of every row those that it is about."""
+    """The part of the table about each component; ``owners`` are the components of each row."""
     rows: dict[str, list[Sequence[str]]] = {}
     for row, names in zip(table.rows, owners, strict=True):
         for name in names:
@@ -72,7 +72,7 @@ def _of_each(table: Table, owners: Iterable[Iterable[str]]) -> dict[str, list[Bl
 
 
 def _lead(run: RunFolder, name: str) -> Iterator[Block]:
-    """What it is, in words."""
+    """A sentence on the component's role, core membership and category."""
     roles, categories = run.table(COMPONENT_ROLES.name), run.table("head_categories")
     sentences = []
     if roles is not None:
@@ -85,11 +85,11 @@ def _lead(run: RunFolder, name: str) -> Iterator[Block]:
         for row in categories[categories["component"] == name].to_dict("records"):
             sentences.append(f"Its category is {row['category']}.")
             sentences += [f"It also attends to {row['also']}."] if row.get("also") else []
-    yield Paragraph(" ".join(sentences) or "No table of this run says more about it.")
+    yield Paragraph(" ".join(sentences) or "No table of this run has more about it.")
 
 
 def _kept(run: RunFolder) -> ByComponent:
-    """How many subnetworks of each sparsity keep it, and of which seeds."""
+    """How many subnetworks of each sparsity keep each component, and which seeds do."""
     frequency, subnetworks = run.table("head_frequency"), run.table("subnetworks")
     if frequency is None:
         return {}
@@ -118,7 +118,7 @@ def _attention(example: AttentionExample, what: str, rank: object) -> View:
 
 
 def _masses(run: RunFolder) -> ByComponent:
-    """Attention mass on each category, with its interval and beside uniform attention."""
+    """Attention mass on each category, with its interval and relative to uniform attention."""
     categories = run.table("head_categories")
     masses = {}
     for row in [] if categories is None else categories.to_dict("records"):
@@ -148,7 +148,7 @@ def _ends(row: Mapping[Any, Any], name: str) -> str:
 
 
 def _alone(run: RunFolder) -> ByComponent:
-    """What it costs alone: all examples first, in each data set."""
+    """Changes from ablating it alone: all examples first, in each data set."""
     singles = run.singles
     if singles is None or len(singles) == 0:
         return {}
@@ -162,7 +162,7 @@ def _alone(run: RunFolder) -> ByComponent:
 
 
 def _joint(run: RunFolder, name: str) -> ByComponent:
-    """The interactions of sets that it is in, over all examples, the largest first."""
+    """Interactions of the sets that contain it, over all examples, largest first."""
     if (table := run.table(name)) is None:
         return {}
     overall = table[table["subset"] == ALL]
@@ -190,7 +190,7 @@ def with_texts(flips: pd.DataFrame) -> pd.DataFrame:
 
 
 def _flips(run: RunFolder) -> ByComponent:
-    """How many answers flip without each component, and some of them, with its attention there."""
+    """How many answers flip without each component, with some texts and its attention on them."""
     table, roles = run.table(FLIPS.name), run.table(COMPONENT_ROLES.name)
     if table is None or roles is None:
         return {}
@@ -208,7 +208,7 @@ def _flips(run: RunFolder) -> ByComponent:
         lead = _flips_lead(part.iloc[0], len(part))
         if Component.parse(str(name)).is_head:
             if name in idle:
-                lead += " Its attention is not drawn, as no effect of the head is shown."
+                lead += " Its attention is not drawn because no effect of the head is shown."
             elif len(views) < len(part):
                 lead += " Its attention is drawn on short texts only."
         shown: list[Shown] = [FLIPS["rank"], "change", *FLIP_COLUMNS]
@@ -224,7 +224,7 @@ def _flips_lead(row: pd.Series, n: int) -> str:
         kinds = ", ".join(f"{whole(count)} {change}" for change, count in counts.items() if count)
         total = f"{whole(sum(counts.values()))} {PLACES[split]} ({kinds})"
         parts.append(total if kinds else f"none {PLACES[split]}")
-    which = "Those out of domain come first, and those with the largest change of margin."
+    which = "The list starts out of domain, with the largest changes in margin."
     if row[[*COUNTS.values()]].sum() == n:
-        which = "All are here."
-    return f"Without it answers flip: {listed(parts)}. {which}"
+        which = "All are listed."
+    return f"Answers that flip without it: {listed(parts)}. {which}"

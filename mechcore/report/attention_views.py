@@ -1,7 +1,7 @@
 """Interactive attention patterns, drawn by circuitsvis, for notebooks and for pages.
 
-circuitsvis itself puts its library, 1.3 MB, into every figure when there is no network, and a link
-to a server when there is. Here the library goes into a page once, and figures only call it.
+circuitsvis itself embeds its library (1.3 MB) in every figure when offline, and links to a server
+when online. Here the library is embedded once per page, and figures only call it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _DRAW = """(function draw(tries) {
   } else if (tries > 0) {
     setTimeout(draw, 100, tries - 1);
   } else {
-    place.textContent = "The library that draws this is not on the page: restart the kernel " +
-      "and run the notebook again.";
+    place.textContent = "The drawing library is missing from this page: restart the kernel " +
+      "and rerun the notebook.";
   }
 })(50);"""
 
@@ -57,17 +57,17 @@ def library_script() -> str:
 
 
 class _Shown:
-    """Whether the library is in an output of this process already."""
+    """Whether an output of this process already contains the library."""
 
     library = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionView:
-    """Attention of some heads on one example; the reader chooses one to see large.
+    """Attention of some heads on one example; the reader chooses one to enlarge.
 
-    Shown in a notebook, written to a page of its own with `save`, or put into another page with
-    `html`, which then needs `library_script` once.
+    Shows in a notebook; `save` writes a stand-alone page; `html` is for embedding in another page,
+    which then needs `library_script` once.
 
     Attributes:
         examples: the heads, all on the same tokens.
@@ -96,8 +96,7 @@ class AttentionView:
         """The view without the library.
 
         Args:
-            name: what places in the page are called, different for every view of a page; by
-                default one that does not come twice anywhere.
+            name: element id, unique among the views of a page; by default a globally unique one.
         """
         name = name or f"attention-{uuid4().hex[:12]}"
         place, element = f"{name}-heads", "AttentionPattern"
@@ -106,12 +105,12 @@ class AttentionView:
             element = "AttentionHeads"
             props["attention"] = [example.pattern for example in self.examples]
             props["attentionHeadNames"] = list(self.titles)
-        told = {"place": script_json(place), "element": element, "props": script_json(props)}
-        script = _DRAW % told
+        values = {"place": script_json(place), "element": element, "props": script_json(props)}
+        script = _DRAW % values
         return f'<div><div id="{place}"></div><script>{script}</script></div>'
 
     def save(self, path: str | Path) -> Path:
-        """Write a page of its own, which needs no network and no other file."""
+        """Write a stand-alone page, which needs no network and no other file."""
         names = ", ".join(example.component for example in self.examples)
         path = Path(path)
         write_text(
@@ -150,7 +149,7 @@ def attention_view(
 
 
 def _properties(example: AttentionExample) -> dict[str, Any]:
-    """What circuitsvis's ``AttentionPattern`` needs to draw a head."""
+    """The properties of circuitsvis's ``AttentionPattern`` for one head."""
     return {
         "attention": example.pattern,
         "tokens": marked_tokens(example),
@@ -162,7 +161,7 @@ def _properties(example: AttentionExample) -> dict[str, Any]:
 
 
 def marked_tokens(example: AttentionExample) -> list[str]:
-    """Tokens with a subscript for their segment, where there are two."""
+    """Tokens with a subscript for their segment if there are two segments."""
     if 1 not in example.segments:
         return list(example.tokens)
     return [

@@ -1,4 +1,4 @@
-"""What a section of the page is made of."""
+"""The building blocks of a section of the page."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from mechcore.tables import Column, Schema
 
 FIGURES_FOLDER = "figures"
 FIGURE_FORMATS = ("png", "svg", "pdf")
-"""Files that a figure can be saved as."""
+"""File formats of figures."""
 AS_FIGURE = ", as a figure"
-"""Ends the line that opens a copy, for print, of what the page shows to choose from."""
+"""Ends the summary line of a folded, printable copy of an interactive drawing."""
 PNG_DPI = 160
 _CSS_PIXELS = 96  # per inch
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A sentence or more; ``note`` sets it apart as a warning, ``lead`` as what matters most."""
+    """One or more sentences; ``note`` marks a warning, ``lead`` the most important text."""
 
     text: str
     note: bool = False
@@ -42,7 +42,7 @@ class Paragraph:
 class Table:
     """A table as text; the first cell of a row is its header.
 
-    ``text_columns`` hold words, all others numbers. A table that is ``folded`` is closed until the
+    ``text_columns`` hold words, all others numbers. A ``folded`` table is collapsed until the
     reader opens it.
     """
 
@@ -55,9 +55,9 @@ class Table:
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """In a table of `means_over_seeds`, the range of a column, and which share of the seeds has it.
+    """In a table of `means_over_seeds`, the range of a column and how many seeds have a value.
 
-    The share is left out where all have it or none.
+    The count is omitted if all seeds have a value, or none.
     """
 
     name: str
@@ -75,9 +75,9 @@ def table_of(
     *,
     folded: bool = False,
 ) -> Table:
-    """A table as its schema says: headers, alignment and how numbers are shown.
+    """A table with headers, alignment and number formats from its schema.
 
-    ``columns`` are shown in order; optional ones that the rows lack are left out.
+    ``columns`` are shown in order; optional columns that the rows lack are omitted.
     """
     header: list[str] = []
     cells: list[Sequence[str]] = []
@@ -112,19 +112,19 @@ class Spot(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called; a component can be chosen."""
+        """Its name; components can be selected."""
 
     @property
     def words(self) -> str:
-        """Its tip, shown under the pointer."""
+        """Its tooltip."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure before it is placed in a page, see `Picture`; ``name`` is that of its files.
+    """A figure before it is placed in a page, see `Picture`; ``name`` is its file name.
 
-    Artists whose ``gid`` is ``spot-I`` are the ``spots``, which the reader can point at, choose and
-    reach by keyboard; those called ``edge-I-J`` stand out with either of them.
+    Artists whose ``gid`` is ``spot-I`` are the ``spots``, which can be hovered, selected and
+    reached by keyboard; artists named ``edge-I-J`` are highlighted with either end.
     """
 
     figure: Figure
@@ -137,10 +137,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure inside the page; ``saved`` are the formats of its files beside the page.
+    """A figure inside the page; ``saved`` lists the formats of its files beside the page.
 
-    ``fold`` is the line that the reader opens it by; where it is empty the figure always shows.
-    ``inline`` is the figure as HTML, where it has spots.
+    ``fold`` is the summary line of a collapsed figure; if empty, the figure is always visible.
+    ``inline`` is the figure as HTML if it has spots.
     """
 
     name: str
@@ -179,7 +179,7 @@ Block: TypeAlias = Paragraph | Command | Table | Picture | View | Drawing
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page; ``files`` are the CSV tables it was made from."""
+    """A section of the page; ``files`` are the CSV tables it was made from."""
 
     id: str
     title: str
@@ -198,50 +198,50 @@ class Tile:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two, and the section that has its figures."""
+    """A sentence or two, and the section with the details."""
 
     text: str
     section: str
 
 
 def missing(what: str) -> Paragraph:
-    """A note that a step left no table."""
+    """A note that a step wrote no table."""
     return Paragraph(f"Not run: {what}.", note=True)
 
 
 def not_run(section_id: str, title: str, what: str) -> Section:
-    """The section of a step that left no table."""
+    """The section of a step that wrote no table."""
     return Section(section_id, title, [missing(what)])
 
 
 class Gallery:
-    """Saves figures to the run's folder and hands them out as blocks.
+    """Saves figures to the run's folder and returns them as blocks.
 
     Args:
         run: folder of the run.
-        formats: files to save of every figure, some of ``png``, ``svg`` and ``pdf``.
+        formats: formats to save every figure in, among ``png``, ``svg`` and ``pdf``.
 
     Raises:
-        InputError: a format is none of these.
+        InputError: a format is unknown.
     """
 
     def __init__(self, run: Path, formats: Sequence[str] = ("svg", "png")) -> None:
         for name in formats:
             if name not in FIGURE_FORMATS:
                 known = ", ".join(FIGURE_FORMATS)
-                raise InputError(f"figures: {name!r} is no format; expected some of {known}")
+                raise InputError(f"figures: unknown format {name!r}; expected some of {known}")
         self.folder = run / FIGURES_FOLDER
         self.formats = tuple(dict.fromkeys(formats))
 
     def placed(self, section: Section) -> Section:
-        """The section with its drawings saved, and embedded as pictures."""
+        """The section with its drawings saved and embedded as pictures."""
         blocks = [self.add(b) if isinstance(b, Drawing) else b for b in section.blocks]
         return replace(section, blocks=blocks)
 
     def add(self, drawing: Drawing) -> Picture:
         """Save a figure in every format and embed it as SVG."""
         figure, svg = drawing.figure, as_svg(drawing.figure)
-        # The layout is settled now; working it out again would double the time.
+        # The layout is final; computing it again would double the time.
         figure.set_layout_engine("none")
         for end in self.formats:
             content = svg if end == "svg" else _drawn(figure, end)
@@ -253,7 +253,7 @@ class Gallery:
 
 
 def _inline(svg: str, drawing: Drawing) -> str:
-    """A figure as HTML: its spots are buttons, and nothing is called as in other figures."""
+    """A figure as HTML: its spots become buttons, and its ids are unique in the page."""
     svg = re.sub(r"<metadata>.*?</metadata>| xmlns(:\w+)?=\"[^\"]*\"", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(id=\"|href=\"#|url\(#)", rf"\g<1>{drawing.name}-", svg[svg.index("<svg") :])
     for rank, spot in enumerate(drawing.spots):
@@ -274,7 +274,7 @@ def _drawn(figure: Figure, end: str) -> bytes:
     content = io.BytesIO()
     with style():
         if end == "png":
-            # Figure.savefig draws all of it once more, for a layout that is settled by now.
+            # Figure.savefig would draw everything once more to compute the layout, now final.
             figure.set_dpi(PNG_DPI)
             FigureCanvasAgg(figure).print_png(content)
         else:

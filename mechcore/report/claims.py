@@ -1,4 +1,4 @@
-"""The claims of a study and the verdicts on them, the same on every page that has any."""
+"""The claims of a study and their verdicts, shown the same way on every page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Claims:
 
     Attributes:
         table: name of the table with the verdicts: ``claim``, ``title``, ``verdict``, ``figure``.
-        where: by the number of a claim, the section with its figures.
+        where: the section with the details of each claim, by number.
     """
 
     table: str
@@ -41,11 +41,11 @@ class Claims:
     def section(
         self, name: str, title: str, missing: str, *tables: str
     ) -> Callable[[Callable[..., Iterable[Block]]], Make]:
-        """Make a section of a function's blocks, after the verdicts that it is about.
+        """Decorator: a section made of the relevant verdicts and a function's blocks.
 
-        The function takes the run and its ``tables``, None for one without rows; the section offers
-        them as files. If the first has no rows, all that the section says is that ``missing`` was
-        not run; where this is empty the function says so itself.
+        The function takes the run and its ``tables``, None for a table without rows; the section
+        offers them as files. If the first has no rows, the section says only that ``missing`` was
+        not run; if ``missing`` is empty, the function handles this case itself.
         """
 
         def decorate(blocks: Callable[..., Iterable[Block]]) -> Make:
@@ -70,35 +70,36 @@ class Claims:
         return made
 
     def verdicts(self, run: RunFolder) -> Section:
-        """All verdicts, and the figures that decide."""
+        """All verdicts, and the numbers that decide them."""
         title, table = "Verdicts", run.filled(self.table)
         if table is None:
             return not_run(VERDICTS, title, "the verdicts on the claims")
-        caption = "The claims, the verdicts on them, and the figures that decide"
+        caption = "The claims, their verdicts, and the numbers that decide them"
         shown: list[Shown] = [Column("claim", "text"), "title", "verdict", "figure"]
         rows = table.assign(claim=[number(claim, 0) for claim in table["claim"]])
         words = table_of(rows, run.schemas[self.table], caption, shown)
         return Section(VERDICTS, title, [words], [f"{self.table}.csv"])
 
     def findings(self, run: RunFolder) -> Iterator[Finding]:
-        """The verdict on every claim; their numbers stand in the table of verdicts."""
+        """The verdict on every claim; the table of verdicts has the numbers."""
         if QUICK in (run.config.get("origins") or {}).values():
             yield Finding(
-                f"Made with {QUICK}, to try all steps: these results are not meaningful.", VERDICTS
+                f"Made with {QUICK}, a test of all steps: these results are not meaningful.",
+                VERDICTS,
             )
         for _, row in self._rows(run):
             verdict = row["verdict"][:1].upper() + row["verdict"][1:]
             yield Finding(f"{verdict}: {_title(row)}.", self.where.get(row["claim"], VERDICTS))
 
     def lines(self, run: RunFolder, section: str) -> Iterator[Paragraph]:
-        """The claims that a section is about, and the verdicts; nothing where there is none."""
+        """The claims that a section covers, with their verdicts, if any."""
         for _, row in self._rows(run):
             if self.where.get(row["claim"]) == section:
                 text = f"Claim {number(row['claim'], 0)}: {_title(row)}. Verdict: {row['verdict']}."
                 yield Paragraph(text)
 
     def tile(self, run: RunFolder) -> Iterator[Tile]:
-        """How many of them are supported."""
+        """How many claims are supported."""
         if (table := run.filled(self.table)) is None:
             return
         n = table["verdict"].value_counts()

@@ -1,4 +1,4 @@
-"""Components as dots: on two axes, and from layer to layer with the paths between them."""
+"""Components as dots: a scatter plot, and a graph of paths from layer to layer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from matplotlib.lines import Line2D
 from mechcore.report.drawing import GREY, VERMILION, legend_below, new_figure, styled
 
 LEAST_DRAWN = 0.03
-"""Share of the largest effect under which a path is not drawn."""
+"""Paths below this share of the largest effect are not drawn."""
 BETTER = "#00795a"
-_STAGGER = 0.28  # of a column's room, so that few paths run through nodes between
+_STAGGER = 0.28  # share of a column's width, so that few paths cross other nodes
 _WIDEST, _NARROWEST = 6.0, 0.75  # points
-_COLUMN, _ROW = 0.75, 0.5  # inches of a column and of a node's room
+_COLUMN, _ROW = 0.75, 0.5  # inches per column and per node
 _SIDES = (
     *((6, 4, "left"), (-6, 4, "right"), (6, -10, "left"), (-6, -10, "right")),
     *((0, 7, "center"), (0, -13, "center"), (7, -3, "left"), (-7, -3, "right")),
 )
-"""Places of a name in points from its dot; off the cross of the intervals first."""
+"""Candidate positions of a name, in points from its dot; first those off the intervals."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Reading:
 class Dot:
     """A component on two axes; hollow dots are not ``sure``.
 
-    Where there is room, names of those ``labelled`` are written beside them.
+    Names of ``labelled`` dots are written beside them if there is room.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Node:
-    """A component in a column; of these, each with its heading, the larger is further right."""
+    """A component in a column with a heading; larger columns are further right."""
 
     name: str
     words: str
@@ -64,7 +64,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """What changes where ``receiver`` does not see ``sender``."""
+    """The change from cutting the path from ``sender`` to ``receiver``."""
 
     sender: str
     receiver: str
@@ -78,8 +78,8 @@ def scatter(
     """Every component as a dot with its intervals.
 
     Args:
-        titles: of the two axes.
-        dots: those that matter most first; they are drawn last, on top.
+        titles: titles of the two axes.
+        dots: the most important first; they are drawn last, on top.
         legend: colours with what they mean.
     """
     figure = new_figure(8.6, 6.0)
@@ -102,9 +102,9 @@ def scatter(
 
 
 def _write_names(ax: Axes, dots: Sequence[Dot]) -> None:
-    """Write names beside their dots, off other dots and names, as long as there is room."""
+    """Write names beside their dots where they overlap no other dot or name."""
     figure: Any = ax.figure
-    figure.draw_without_rendering()  # from now on it is known where dots lie
+    figure.draw_without_rendering()  # fixes the positions of the dots
     named = [dot for dot in dots if dot.labelled]
     places = ax.transData.transform([(dot.x.value, dot.y.value) for dot in named] or [(0, 0)])
     taken: list[Any] = []
@@ -125,10 +125,10 @@ def _write_names(ax: Axes, dots: Sequence[Dot]) -> None:
 def graph(
     nodes: Sequence[Node], edges: Sequence[Edge], legend: Sequence[tuple[str, str]]
 ) -> Figure:
-    """Nodes in their columns, and the paths between them that are not too small to see.
+    """Nodes in their columns, and the paths between them that are large enough to see.
 
     Args:
-        nodes: those that matter most first, as the keyboard goes.
+        nodes: the most important first, in keyboard order.
         edges: see `drawn_of`.
         legend: colours of nodes with what they mean.
     """
@@ -178,7 +178,7 @@ def drawn_of(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def spot_id(rank: int) -> str:
-    """What `mechcore.report.blocks.Drawing` finds the dot of a component by."""
+    """The ``gid`` by which `mechcore.report.blocks.Drawing` identifies a component's dot."""
     return f"spot-{rank}"
 
 

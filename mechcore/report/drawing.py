@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-# Okabe and Ito's palette, told apart with every common kind of colour vision.
+# Okabe and Ito's palette, distinguishable with every common kind of colour vision.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT_GREY = "#767676", "#DDDDDD"
@@ -27,7 +27,7 @@ SERIES_MARKERS = ("o", "s", "^", "v", "P", "X")
 SPLIT_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
 
 SCALES = {"accuracy": 100.0, "margin": 1.0}
-"""What makes a change in a table points or nats."""
+"""Factor from a table's change to points or nats."""
 
 MAX_WIDTH = 10.0
 """Width of the widest figure, in inches."""
@@ -54,23 +54,23 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw and save in the report's look, whatever the caller has set in matplotlib."""
+    """Draw and save in the report's style, whatever the caller's matplotlib settings."""
     with matplotlib.style.context(["default", _STYLE]):
         yield
 
 
 styled = style()
-"""Run a figure function in the report's look."""
+"""Run a figure function in the report's style."""
 
 
 def new_figure(width: float, height: float, *, square_cells: bool = False) -> Figure:
-    """A figure without any global state, its labels kept inside."""
+    """A figure without global state, with its labels inside the canvas."""
     layout: Any = "compressed" if square_cells else "constrained"
     return Figure(figsize=(width, height), layout=layout)
 
 
 def shorten(text: str, limit: int = 44) -> str:
-    """Cut the middle out of a label that would leave no room for the plot."""
+    """Abbreviate a long label in the middle, to leave room for the plot."""
     if len(text) <= limit:
         return text
     tail = limit // 2
@@ -87,7 +87,7 @@ def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
 def panels(
     n: int, columns: int, width: float, height: float, *, least: float = 0.0
 ) -> tuple[Figure, np.ndarray]:
-    """Panels of square cells, so many abreast; inches of each, the least width of the figure."""
+    """Panels of square cells, a number per row; inches of each, minimum width of the figure."""
     rows = -(-n // columns)
     size = (max(columns * width + 0.9, least), rows * height + 0.2)
     figure = new_figure(*size, square_cells=True)
@@ -98,7 +98,7 @@ def panels(
 
 
 def around_zero(values: Any, share: float = 1, least: float = 0.0) -> ScalarMappable:
-    """Red below zero, blue above; the darkest is the quantile ``share`` of sizes, or ``least``."""
+    """Red below zero, blue above; saturates at the quantile ``share`` of sizes, or ``least``."""
     sizes = np.abs(np.asarray(values, dtype=float))
     most = float(np.nanquantile(sizes, share)) if np.isfinite(sizes).any() else 0.0
     most = max(most, least) or 1.0
@@ -106,7 +106,7 @@ def around_zero(values: Any, share: float = 1, least: float = 0.0) -> ScalarMapp
 
 
 def cell_text(value: float, scale: ScalarMappable) -> str:
-    """A number in a cell: as many decimals as the largest of the figure needs."""
+    """A number in a cell, with as many decimals as the largest value of the figure needs."""
     most: Any = scale.norm.vmax or 0
     text = f"{value:.0f}" if most >= 10 else f"{value:.1f}" if most >= 1 else f"{value:.2f}"
     return text.removeprefix("-") if not float(text) else text
@@ -115,7 +115,7 @@ def cell_text(value: float, scale: ScalarMappable) -> str:
 def colour_bar(
     figure: Figure, axes: Any, scale: ScalarMappable, label: str, extend: str = "neither"
 ) -> Any:
-    """What the colours mean, beside all panels."""
+    """A colour bar beside all panels."""
     shape: dict[str, Any] = {"fraction": 0.03, "aspect": 25, "extend": extend}
     return figure.colorbar(scale, ax=axes, label=label, **shape)
 
@@ -123,7 +123,7 @@ def colour_bar(
 def draw_over_seeds(
     ax: Axes, rows: pd.DataFrame, x: str, y: str, name: str, colour: str, marker: str
 ) -> dict[str, Any]:
-    """The mean over seeds as a thick line, by its label, and several seeds as thin ones."""
+    """The mean over seeds as a thick, labelled line, and single seeds as thin lines."""
     by_seed = rows.groupby([x, "seed"])[y].mean().unstack()
     n = by_seed.shape[1]
     if n > 1:
@@ -133,7 +133,7 @@ def draw_over_seeds(
     return {name: ax.plot(by_seed.mean(axis=1), label=name, **look)[0]}
 
 
-# -- dot plots: one row per thing, values along x ---------------------------------------------
+# -- dot plots: one row per item, values along x ----------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def draw_dots(ax: Axes, series: Sequence[Dots], labels: Sequence[str] | None) ->
         faces = ["white" if empty else dots.colour for empty in hollow]
         edges: dict[str, Any] = {"edgecolors": dots.colour, "linewidths": 1.1, "zorder": 3}
         drawn = ax.scatter(dots.x, dots.rows + dots.offset, facecolors=faces, **edges, **look)
-        # The legend shows the filled marker, whatever the first point is.
+        # The legend shows the filled marker even if the first point is hollow.
         handles.append(ax.scatter([], [], color=dots.colour, **look) if hollow.any() else drawn)
     ax.grid(axis="x")
     ax.tick_params(axis="y", length=0)
@@ -191,8 +191,8 @@ def dots_of(
 ) -> Dots:
     """The series of a frame with the column ``row``.
 
-    ``look`` is its label, colour and marker; ``columns`` are those of the values and of the ends of
-    their intervals, which are all multiplied by ``scale``.
+    ``look`` is its label, colour and marker; ``columns`` name the values and the ends of their
+    intervals, all of which are multiplied by ``scale``.
     """
     value, low, high = (scale * frame[name] for name in columns)
     lines = intervals(frame["row"], low, high)
@@ -213,7 +213,7 @@ def intervals(rows: Any, low: pd.Series, high: pd.Series) -> np.ndarray:
 
 
 def layer_norm(layers: pd.Series) -> Normalize:
-    """The scale of colours for layers from 0 to the last one."""
+    """The colour scale for layers from 0 to the last."""
     return Normalize(0, max(layers.max(), 1))
 
 
@@ -225,7 +225,7 @@ def draw_by_layer(ax: Axes, x: pd.Series, y: pd.Series, layers: pd.Series, norm:
 
 
 def layer_bar(figure: Figure, axes: Any, norm: Normalize) -> None:
-    """The colours of the layers beside all panels."""
+    """A colour bar of the layers beside all panels."""
     scale = ScalarMappable(norm, "viridis")
     bar = figure.colorbar(scale, ax=axes, label="layer", fraction=0.04, aspect=22)
     bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -241,7 +241,7 @@ def draw_cells(
     text: Callable[[float], str] | None,
     size: float = 7,
 ) -> None:
-    """A heatmap; a text in every cell that has a value, where there is room for any."""
+    """A heatmap, with a text in every cell that has a value if there is room."""
     norm: Any = scale.norm
     ax.imshow(values, cmap=scale.cmap, norm=norm, interpolation="nearest")
     ax.spines[:].set_visible(False)
@@ -262,7 +262,7 @@ GRID_MARGIN = 0.8
 
 @dataclass(frozen=True)
 class GridShape:
-    """The size of a grid of components, so many abreast; ``smallest`` side of a cell in inches."""
+    """The size of component grids, a number per row; ``smallest`` side of a cell in inches."""
 
     n_layers: int
     n_heads: int
@@ -289,12 +289,12 @@ class GridShape:
 
     @property
     def cell(self) -> float:
-        """Side of a cell in inches: large for small models, never too large for the page."""
+        """Side of a cell in inches: large for small models, but always within the page."""
         room = (MAX_WIDTH - 0.9) / self.abreast - GRID_MARGIN
         return float(np.clip(room / self.width, self.smallest, 0.42))
 
     def column(self, head: float) -> float:
-        """Where a head or (missing head) an MLP lies along x."""
+        """The x position of a head, or of an MLP (missing head)."""
         return self.n_heads + 0.5 if pd.isna(head) else head
 
 
@@ -352,7 +352,7 @@ def draw_grids(
 ) -> Figure:
     """A grid for each part by its title, with ``value`` and ``text`` of each cell, see `draw_grid`.
 
-    So many ``columns`` of them stand side by side; ``label`` says what the colours mean.
+    ``columns`` is the number of grids per row; ``label`` says what the colours mean.
     """
     shape = GridShape.of(pd.concat(parts.values()), columns, smallest)
     size = (shape.cell * shape.width + GRID_MARGIN, shape.cell * shape.n_layers + 0.85)

@@ -1,4 +1,4 @@
-"""Content carried inside a page: data for its script, and files to download from it."""
+"""Content embedded in a page: data for its script, and files to download."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def script_json(content: Any) -> str:
-    r"""JSON that means the same inside a script of a page, whatever its texts hold.
+    r"""JSON that is safe inside a script element, whatever texts it contains.
 
     >>> script_json(["</script>"])
     '["\\u003c/script\\u003e"]'
 
     Raises:
-        ValueError: a number is not finite, which JSON does not know.
+        ValueError: a number is not finite, which JSON cannot represent.
     """
-    # All but ASCII is escaped too, and so the line separators that would end a line of a script.
+    # Everything except ASCII is escaped, including line separators that would end a script line.
     return json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
 
 
 def data_uri(content: bytes, kind: str) -> str:
-    """An address that is the content itself."""
+    """A data URI with the content."""
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file that the page carries: its name, its size in bytes, and its content as an address."""
+    """A file embedded in the page: its name, its size in bytes, and its content as a data URI."""
 
     name: str
     size: int
@@ -43,6 +43,6 @@ class Download:
 
 
 def download(path: Path, kind: str = CSV) -> Download:
-    """Carry a file."""
+    """Embed a file."""
     content = path.read_bytes()
     return Download(visible(path.name), len(content), data_uri(content, kind))

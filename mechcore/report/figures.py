@@ -51,7 +51,7 @@ def accuracy_by_subset(
 ) -> Figure:
     """Accuracy of the full model and of every subnetwork, one row per subset.
 
-    Dots are seeds; the line joins the lowest and highest seed of one target sparsity. Grey strokes
+    Dots are seeds; a line joins the lowest and highest seed of one target sparsity. Grey strokes
     are ``majority``, the shares of the most frequent labels by split, data and subset.
     """
     frame, places, labels = in_rows(accuracy)
@@ -115,7 +115,7 @@ def head_frequency(frequency: pd.DataFrame, core: Collection[str] = ()) -> Figur
 
 
 def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
-    """Sets in the order of the table: all if they fit, else singles and the largest joint changes.
+    """Sets in table order: all if they fit, else single components and the largest joint changes.
 
     A table of every subset of a large core has more sets than a figure can show.
     """
@@ -132,7 +132,7 @@ def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
 
 
 def set_label(name: str) -> str:
-    """A set as a label: its ends and its size where the whole name would be too long."""
+    """A label for a set: its first and last member and its size if the name is too long."""
     members = name.split("+")
     if len(members) < 5:
         return name
@@ -141,7 +141,7 @@ def set_label(name: str) -> str:
 
 @drawing.styled
 def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
-    """Change without every ablated set, with its interval, a panel per data set.
+    """Change without every ablated set, with its interval, one panel per data set.
 
     ``metric`` is ``accuracy`` (drawn in percentage points) or ``margin`` (nats); below zero the
     model is worse.
@@ -167,14 +167,14 @@ def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure
             handles[handle.get_label()] = handle
         ax.axvline(0, color=drawing.GREY, lw=0.9)
         ax.set_title(shorten(f"{split_name(split)}: {data}", 40))
-        ax.set_xlabel(f"change of {metric} ({UNITS[metric]})")
+        ax.set_xlabel(f"change in {metric} ({UNITS[metric]})")
     drawing.legend_below(figure, list(handles.values()))
     return figure
 
 
 @drawing.styled
 def ablation_by_subset(ablation: pd.DataFrame, split: str, data: str) -> Figure:
-    """Change of accuracy in points without every set (rows) on every subset (columns)."""
+    """Change in accuracy in points without every set (rows) on every subset (columns)."""
     names, subsets = sets_to_draw(ablation), subsets_of(ablation, split, data)
     changes = of_data(ablation, split, data).pivot_table(
         index="set", columns="subset", values="accuracy_change", sort=False
@@ -196,7 +196,7 @@ def ablation_by_subset(ablation: pd.DataFrame, split: str, data: str) -> Figure:
     ax.set_yticks(range(len(names)), [*map(set_label, names)])
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     ax.set_xticks(range(len(subsets)), labels, **slanted)
-    drawing.colour_bar(figure, ax, scale, "change of accuracy (points)")
+    drawing.colour_bar(figure, ax, scale, "change in accuracy (points)")
     return figure
 
 
@@ -227,8 +227,8 @@ def head_categories(categories: pd.DataFrame) -> Figure:
 def attention_patterns(examples: Sequence[AttentionExample]) -> Figure:
     """Attention of heads on their examples: queries are rows, keys are columns.
 
-    The colour scale is the same for all heads, and the square root of the weight so that weak
-    attention shows, too.
+    All heads share one colour scale, the square root of the weight, so that weak attention
+    is visible too.
     """
     longest = max(len(example.tokens) for example in examples)
     side = float(np.clip(0.145 * longest + 0.8, 2.6, 8.4))

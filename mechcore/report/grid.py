@@ -1,4 +1,4 @@
-"""The grid of components, layer by head, that the reader chooses from, and its colours."""
+"""The selectable grid of components, layer by head, and its colours."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from mechcore.wording import (
 )
 
 STEPS = 5
-"""Colours of a scale that the legend shows."""
+"""Number of colours of a scale that the legend shows."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """How a component looks: a short text, colours behind it and of it, and the same in words."""
+    """A component's cell: a short text, its background and text colours, and a description."""
 
     text: str
     colour: str
@@ -44,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Quantity:
-    """One thing to colour the grid by; ``legend`` holds colours, their ink and what they mean."""
+    """A quantity to colour the grid by; ``legend`` holds colours, text colours and meanings."""
 
     label: str
     cells: Mapping[str, Cell]
@@ -55,7 +55,7 @@ class Quantity:
 class Grid:
     """Names by layer and column, empty where there is none; the last column may be the MLPs.
 
-    Below it stand ``notes``.
+    ``notes`` are shown below it.
     """
 
     columns: Sequence[str]
@@ -66,7 +66,7 @@ class Grid:
 
 
 def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
-    """The grid of these components; None where there is none, or nothing to colour it by."""
+    """The grid of these components; None if there are none, or nothing to colour them by."""
     singles = run.singles
     overall = None if singles is None else singles[singles["subset"] == ALL]
     quantities = [*_frequencies(run), *_categories(run)]
@@ -123,7 +123,7 @@ def _changes(overall: pd.DataFrame) -> Iterator[Quantity]:
         for metric, unit in (("accuracy", "points"), ("margin", "nats")):
             part = of_data(overall, split, data).dropna(subset=[f"{metric}_change"])
             if len(part):
-                label = f"change of {metric} ({unit}), {split_name(split)}: {data}"
+                label = f"change in {metric} ({unit}), {split_name(split)}: {data}"
                 yield _change_quantity(part, metric, label)
 
 

@@ -25,7 +25,7 @@ def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def population_note(table: pd.DataFrame) -> Iterator[Paragraph]:
-    """What the intervals of a table are for, where examples go together in clusters."""
+    """The population that a table's intervals refer to, if examples form clusters."""
     if "n_clusters" not in table:
         return
     known = table[(table["subset"] == ALL) & table["n_clusters"].notna()]
@@ -35,14 +35,14 @@ def population_note(table: pd.DataFrame) -> Iterator[Paragraph]:
     whose = [f"{row.n_clusters:.0f} of {row.data}" for row in of_data_sets.itertuples()]
     other = {"clusters": "other clusters, such as templates", "texts": "other texts of the subsets"}
     yield Paragraph(
-        f"Intervals are for {other[known['population'].iloc[0]]}; clusters are {listed(whose)}. "
-        "Under 8 there is no interval. The file has those for the other population, too.",
+        f"Intervals refer to {other[known['population'].iloc[0]]}; clusters: {listed(whose)}. "
+        "Fewer than 8 clusters give no interval. The file also has those for the other population.",
         note=True,
     )
 
 
 def of_data(frame: pd.DataFrame, split: str, data: str, subset: str | None = None) -> pd.DataFrame:
-    """The rows of one data set, and of one subset where it is given."""
+    """The rows of one data set, and of one subset if given."""
     chosen = (frame["split"] == split) & (frame["data"] == data)
     if subset is not None:
         chosen &= frame["subset"] == subset
@@ -63,7 +63,7 @@ def places(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
 def in_rows(
     frame: pd.DataFrame,
 ) -> tuple[pd.DataFrame, list[tuple[str, str, str]], list[str]]:
-    """With the column ``row``, which of the `places` it is of; the places, and their labels."""
+    """The table with a column ``row``, the index of its `places`; the places; their labels."""
     in_order = places(frame)
     labels = [
         f"{split_name(split)}: {data}" if subset == ALL else subset
@@ -74,7 +74,7 @@ def in_rows(
 
 
 def placed(table: pd.DataFrame) -> pd.DataFrame:
-    """With the column ``place``, the data set of a row and its split."""
+    """The table with a column ``place``, the data set of a row and its split."""
     pairs = zip(table["data"], table["split"], strict=True)
     return table.assign(place=[f"{data} ({split_name(split)})" for data, split in pairs])
 
@@ -85,15 +85,15 @@ def proper_subsets(table: pd.DataFrame, split: str, data: str) -> list[str]:
 
 
 def over_subsets(accuracy: pd.DataFrame | None, split: str, data: str) -> str:
-    """That a figure is over all examples of several subsets; empty where there are none."""
+    """A clause that a value is over all examples of several subsets; empty without subsets."""
     n = 0 if accuracy is None else len(proper_subsets(accuracy, split, data))
     return f", all examples of {count(n, 'subset')}" if n else ""
 
 
 def labels_in(table: pd.DataFrame, split: str, data: str, subset: str = ALL) -> pd.Series:
-    """Examples by label, most frequent first; ``table`` is that of the data.
+    """Number of examples by label, most frequent first; ``table`` describes the data.
 
-    Those of `ALL` are of all subsets together where they have no rows of their own.
+    For `ALL` without rows of its own, all subsets are summed.
     """
     part = of_data(table, split, data)
     if subset != ALL or (part["subset"] == ALL).any():
@@ -104,7 +104,7 @@ def labels_in(table: pd.DataFrame, split: str, data: str, subset: str = ALL) -> 
 def most_frequent(
     table: pd.DataFrame, split: str, data: str, subset: str = ALL
 ) -> tuple[str, float] | None:
-    """The most frequent label of a subset, or all that are, and its share; None without labels."""
+    """The most frequent label of a subset (several if tied) and its share; None if unlabelled."""
     labels = labels_in(table, split, data, subset)
     if len(labels) == 0 or not labels.index[0]:
         return None
@@ -113,19 +113,19 @@ def most_frequent(
 
 
 def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
-    """Which subsets each of these groups is a mean over; empty where the run does not say."""
+    """A sentence on the subsets that each of these groups averages; empty if unknown."""
     if (table := run.table("group_accuracy")) is None:
         return ""
     rows = {row["group"]: row for _, row in table[table["subnetwork"] == FULL].iterrows()}
     parts = [f"{group}: {members(rows[group])}" for group in groups if group in rows]
     if parts and MIXED in groups and MIXED not in rows:
         parts.append(f"{MIXED}: all subsets, in-domain and out-of-domain")
-    text = f"Groups are means over subsets, named under Accuracy. {'; '.join(parts)}."
+    text = f"Groups are means over subsets, listed under Accuracy. {'; '.join(parts)}."
     return text if parts else ""
 
 
 def members(row: Any) -> str:
-    """Which subsets the group of a row of ``group_accuracy.csv`` is a mean over."""
+    """The subsets that the group in a row of ``group_accuracy.csv`` averages."""
     if row["subsets"] == ALL:
         return "all examples"
     names = row["subsets"].split("; ")
@@ -141,24 +141,24 @@ def members(row: Any) -> str:
 
 
 def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
-    """On which of its data, or of their subsets, no change of a table can be taken apart.
+    """Notes on data, or subsets, with one label, where a change may only be a moved threshold.
 
     Args:
-        run: says which data have one label: in ``information``, or without a sweep in ``data``.
-        table: with the changes.
+        run: says which data have one label, in ``information`` or, without a sweep, in ``data``.
+        table: the changes.
     """
     known = _of_one_label(run)
     for split, data in data_sets(table):
         shown, of_one = (subsets_of(part, split, data) for part in (table, known))
         subsets = [name for name in shown if name in of_one]
         if subsets:
-            told = f"on {data}" if ALL in subsets else f"on {subsets_named(subsets)} of {data}"
-            text = f"There is one label only {told}: a change there {CANNOT_TELL}."
+            where = data if ALL in subsets else f"{subsets_named(subsets)} of {data}"
+            text = f"Only one label on {where}: a change there {CANNOT_TELL}."
             yield Paragraph(text, note=True)
 
 
 def _of_one_label(run: RunFolder) -> pd.DataFrame:
-    """Role, data and subset of what has one label."""
+    """Split, data and subset of everything with one label."""
     information = run.filled("information")
     if information is not None:
         return information[information["reason"] == ONE_LABEL]

@@ -1,4 +1,4 @@
-"""Figures of what sets of components cost beyond their members."""
+"""Figures of interactions: what sets of components cost beyond their members."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on ma
 
 
 def saturated(table: pd.DataFrame) -> pd.Series:
-    """Which joint changes of accuracy saturate, at its floor or at its ceiling."""
+    """Whether each joint change in accuracy saturates at its floor or ceiling."""
     return (table["floor"] | table["ceiling"]) & (table["metric"] == "accuracy")
 
 
@@ -65,7 +65,7 @@ def _interaction_panels(
     for ax, (metric, title) in zip(axes, _METRIC_AXES.items(), strict=True):
         series = []
         for i, (split, label, part) in enumerate(groups):
-            # Blues for in-domain, reds for out-of-domain data: several of a split differ.
+            # Blues for in-domain, reds for out-of-domain data, so that data sets of a split differ.
             shades = SPLIT_COLOURS.get(split, SERIES_COLOURS)
             nth = [other for other, _, _ in groups[:i]].count(split)
             marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]

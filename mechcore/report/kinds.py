@@ -1,4 +1,4 @@
-"""What the report of a kind of study consists of; every kind brings its own."""
+"""The contents of a report; every kind of study provides its own."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 _BEFORE_FORMULA = (
     "A component is one attention head or one MLP layer. A mask gives every component a number *m* "
-    "from 0 to 1, and whatever the component adds to the model is changed to"
+    "from 0 to 1, and the component's contribution to the residual stream becomes"
 )
 _FORMULA = "*mean* + *m* · (*x* \u2212 *mean*)"
 _AFTER_FORMULA = (
     "where *x* is its output and *mean* its average output over training data. With *m* = 1 "
-    "nothing changes; with *m* = 0 the component still adds a constant but no longer says anything "
-    "about the input: it is ablated. Where ablation takes something else in place of the mean, its "
-    "section says so. The weights of the model are never touched."
+    "nothing changes; with *m* = 0 the component adds a constant that carries no information "
+    "about the input: it is ablated. If ablation uses another fill than the mean, its "
+    "section says so. The weights of the model are never changed."
 )
 
 
 @dataclass(frozen=True)
 class Words:
-    """The fixed texts of a report; stars stand around ``*variables*``.
+    """The fixed texts of a report; asterisks mark ``*variables*``.
 
-    What intervals mean, terms with their meanings, the papers behind the study, and the formula of
-    what it changes or measures; the intervention by default.
+    They say what intervals mean, define terms, credit the papers behind the study, and give the
+    formula of what it changes or measures, by default the intervention.
     """
 
     intervals: str
@@ -48,14 +48,14 @@ class StudyReport:
     """The report of one kind of study.
 
     Attributes:
-        title: given the model's name and ``config.json``.
+        title: a function of the model's name and ``config.json``.
         subtitle: a sentence; may be empty.
-        tables: those that the study leaves.
+        tables: schemas of the tables that the study writes.
         tiles: headline numbers.
-        findings: in words, each with the section that has its figures.
+        findings: results in words, each with the section that has the details.
         sections: between the summary and the method, in order.
         words: fixed texts.
-        opening: what comes before the summary, where a run has it.
+        opening: the section before the summary, if any.
     """
 
     title: Callable[[str, Mapping[str, Any]], str]
@@ -68,11 +68,11 @@ class StudyReport:
     opening: Callable[[RunFolder], Section | None] = lambda _run: None
 
 
-NOTHING = "There is nothing to sum up: no step of this run has left a table."
-"""What a report without findings says."""
+NOTHING = "There are no results: no step of this run has written a table."
+"""The text of a report without findings."""
 
 DEFAULT = "heuristic-core"
-"""The kind of a run whose ``config.json`` names none."""
+"""The kind of a run whose ``config.json`` does not name one."""
 
 REPORTS: Registry[StudyReport] = Registry(
     "kind of study", "mechcore.reports", {DEFAULT: "mechcore.main_study.report:REPORT"}
@@ -81,7 +81,7 @@ REPORTS: Registry[StudyReport] = Registry(
 
 
 def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:
-    """The tables that a run with this ``config.json`` leaves, by name, see `report_of`."""
+    """The tables that a run with this ``config.json`` writes, by name, see `report_of`."""
     return {schema.name: schema for schema in report_of(config).tables()}
 
 
@@ -89,6 +89,6 @@ def report_of(config: Mapping[str, Any]) -> StudyReport:
     """The report for a run with this ``config.json``.
 
     Raises:
-        InputError: nothing that is installed knows such studies.
+        InputError: no installed package provides this kind of study.
     """
     return REPORTS[str(config.get("kind") or DEFAULT)]

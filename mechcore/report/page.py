@@ -1,4 +1,4 @@
-"""One self-contained page that tells what a run found."""
+"""One self-contained page with the results of a run."""
 
 from __future__ import annotations
 
@@ -24,30 +24,29 @@ from mechcore.wording import number, plain, short_source
 REPORT_FILE = "report.html"
 
 _OF_DATA = ("n", "n_available", "n_cut", "subsets")
-"""Facts in ``config.json`` that the section on the data has, too."""
+"""Facts in ``config.json`` that the section on the data also shows."""
 _OF_CONFIG = ("model", "data", "settings", "origins", "versions", "seconds")
 _VARIABLE = re.compile(r"\*(\w+)\*")
 _TAG = re.compile(r"(<button.*?</button>|<[^>]*>)")
 _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
-"""A button and what belongs to it: browsers break lines around buttons, before a comma, too."""
+"""A button with the punctuation after it: browsers may otherwise break the line between them."""
 
 
 def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) -> Path:
     """Make the report and ``figures/`` from the tables of a finished run.
 
-    Nothing is computed anew: a report only draws and words what the tables hold. ``report.html``
-    needs no network and no other file, and carries the tables.
+    Nothing is recomputed: a report only presents what the tables hold. ``report.html``
+    needs no network and no other file, and embeds the tables.
 
     Args:
         run: folder of the run, with ``config.json`` and ``tables/``.
-        figures: what figures are saved as, some of ``png``, ``svg`` and ``pdf``.
+        figures: formats to save figures in, among ``png``, ``svg`` and ``pdf``.
 
     Returns:
         Path of the report.
 
     Raises:
-        InputError: ``config.json`` is missing, a file is not what it should be, or there is no
-            such format of figures.
+        InputError: ``config.json`` is missing, a file is malformed, or a figure format is unknown.
     """
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)
@@ -92,16 +91,16 @@ def _downloads(run: RunFolder) -> list[Download]:
 
 
 def title(config: dict[str, Any]) -> str:
-    """What a report is called."""
+    """The title of a report."""
     model = config.get("model") or {}
-    # A model that the study trained lies somewhere in its store, which tells nobody anything.
+    # The path of a model that the study trained, somewhere in its store, is no useful name.
     names = (model.get(key) for key in ("base", "source", "architecture"))
     name = str(next(filter(None, names), "a model"))
     return report_of(config).title(short_source(name), config)
 
 
 def subtitle(config: dict[str, Any]) -> str:
-    """The model in numbers, and what made the report."""
+    """The model's architecture and size, and the version of mechcore."""
     model = dict(config.get("model") or {})
     text = f"{model['architecture']}, " if "architecture" in model else ""
     if "n_layers" in model and "n_heads" in model:
@@ -113,7 +112,7 @@ def subtitle(config: dict[str, Any]) -> str:
 
 
 def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = ()) -> Environment:
-    """The templates of pages; ``known`` components become buttons, ``terms`` explain themselves."""
+    """The templates of pages; ``known`` components become buttons, ``terms`` get tooltips."""
     environment = Environment(
         loader=PackageLoader("mechcore.report"),
         autoescape=True,
@@ -142,10 +141,10 @@ def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = 
 
 
 class Explainer:
-    """Puts the meaning of terms behind their names, for the mouse and for the keyboard.
+    """Adds the meaning of terms as tooltips, for mouse and keyboard.
 
-    Every use of a term can be pointed at. The Tab key stops at the first in each section alone: a
-    table of ten columns would else take ten strokes to pass.
+    Every use of a term can be hovered. The Tab key stops only at the first use in each section;
+    otherwise a table of ten columns would take ten key presses.
 
     Args:
         terms: each with its meaning; "Change and interaction" explains both words.
@@ -163,12 +162,12 @@ class Explainer:
         self._met: set[str] = set()
 
     def begin(self) -> str:
-        """A section begins; in templates it stands for nothing."""
+        """Start a section; returns an empty string for use in templates."""
         self._met.clear()
         return ""
 
     def explain(self, html: Markup) -> Markup:
-        """A piece of HTML in which every term that is not in a button carries its meaning."""
+        """HTML in which every term outside buttons carries its meaning."""
         if not self._meanings:
             return html
         pieces = _TAG.split(str(html))
@@ -183,11 +182,11 @@ class Explainer:
 
 
 def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:
-    """What was run, on what and how, as far as the configuration says.
+    """Tables of the run, the model, the data and the settings.
 
     Args:
-        config: what ``config.json`` holds.
-        shown: facts of the data that stand elsewhere on the page, and need not be repeated.
+        config: the content of ``config.json``.
+        shown: facts about the data that are shown elsewhere on the page and omitted here.
     """
     run = {key: config[key] for key in ("command", "seeds", "target_sparsities") if config.get(key)}
     parts = {name: dict(config.get(name) or {}) for name in _OF_CONFIG}

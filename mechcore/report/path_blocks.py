@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def cut_on(run: RunFolder, metric: str, split: str) -> pd.DataFrame:
-    """What changes over all examples of a split where single paths are cut."""
+    """Changes over all examples of a split from cutting single paths."""
     table = run.tables[TABLES[metric]]
     return table[(table["subset"] == ALL) & (table["split"] == split)]
 
@@ -40,10 +40,10 @@ def graph_of(
     readers: Sequence[str],
     senders: tuple[Sequence[str], str],
 ) -> Drawing:
-    """Paths from senders to those that read them, and from all of these to the answer.
+    """A graph of paths from senders to their readers, and from all of them to the answer.
 
-    ``blind`` are rows of ``core_dependence`` of the metric; of ``senders`` come the names, and what
-    they are called together.
+    ``blind`` are the rows of ``core_dependence`` for the metric; ``senders`` are their names and
+    their collective name.
     """
     sending, who = senders
     core = who == "the core"
@@ -61,8 +61,8 @@ def graph_of(
             if (name, split) in without
         ]
         words = f"{name}, {one}." if sends else f"{name}."
-        words += f" Blind to {who}: {'; '.join(changes)}." if changes else ""
-        words += " An answer that does not see it: "
+        words += f" Paths from {who} cut: {'; '.join(changes)}." if changes else ""
+        words += " Path to the answer cut: "
         words += f"{change_of(direct[name], change, metric)} out of domain."
         component = Component.parse(name)
         heading = f"layer {component.layer}" if component.is_head else f"MLP {component.layer}"
@@ -78,23 +78,23 @@ def graph_of(
     ]
     caption = (
         f"Paths from the {count(len(sending), *noun)} to the "
-        f"{count(len(readers), 'component')} that change most without it, and from all of these "
-        f"to the answer. Width: how much {metric} changes out of domain when the receiver "
-        f"alone does not see the sender ({whole(cut['n'].max())} examples)."
+        f"{count(len(readers), 'component')} that depend on it most, and from all of these "
+        f"to the answer. Width: change in {metric} out of domain when only this path is cut "
+        f"({whole(cut['n'].max())} examples)."
     )
     if left := len(edges) - len(drawn_of(edges)):
         caption += (
-            f" {left} of {len(edges)} paths are not drawn: each changes less than "
-            f"{100 * LEAST_DRAWN:.0f} % of what the largest does."
+            f" {left} of {len(edges)} paths are not drawn: their changes are below "
+            f"{100 * LEAST_DRAWN:.0f} % of the largest."
         )
-    legend = [(_SENDER, one), (_READER, "others that change most without it")]
+    legend = [(_SENDER, one), (_READER, "components that depend on it most")]
     figure = graph(nodes, edges, [*legend, (_ANSWER, "the answer")])
     alt = "Graph of paths from layer to layer; effects are in the tables."
     return Drawing(figure, "paths", caption, alt, spots=nodes)
 
 
 def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who: str) -> Table:
-    """The components that change most when they do not see the senders."""
+    """The components that change most when their paths from the senders are cut."""
 
     def of(split: str, metric: str) -> pd.DataFrame:
         rows = overall[(overall["split"] == split) & (overall["metric"] == metric)]
@@ -121,25 +121,27 @@ def reader_table(overall: pd.DataFrame, metric: str, readers: Sequence[str], who
             columns.append((blind.heading, blind.texts(rows)))
     caption = (
         f"The {count(len(readers), 'component')} whose {metric} changes most out of domain "
-        f"when they do not see {who}, beside the change without the component and the share of "
-        "that, where it is known not to be 0; random heads are as many of each layer"
+        f"when blind to {who} (paths cut), with the change without the component and the share of "
+        "it, where it is known not to be 0; random heads: as many per layer"
     )
     return table_of(of("ood", metric), CORE_DEPENDENCE, caption, columns)
 
 
 def kinds_note(outside: pd.DataFrame, readers: Sequence[str], who: str) -> Paragraph:
-    """Whether each effect is of information, of the threshold or of both."""
+    """A note on whether each effect is on information, the threshold or both."""
     differs = (outside["blind_change_low"] > 0) | (outside["blind_change_high"] < 0)
     names: dict[tuple[bool, ...], list[str]] = {}
     for name in readers:
         kinds = tuple(bool(differs.loc[name, metric]) for metric in ("information", "threshold"))
         names.setdefault(kinds, []).append(name)
     parts = [f"{what} for {listed(names[kinds])}" for kinds, what in _KINDS if kinds in names]
-    texts = [f"being blind to {who} changes {'; '.join(parts)}"] if parts else []
+    texts = [f"cutting the paths from {who} changes {'; '.join(parts)}"] if parts else []
     if neither := names.get((False, False)):
-        texts.append(f"for {listed(neither)} a change of neither is shown")
-    text = f"Out of domain, by intervals, {'; '.join(texts)}."
-    return Paragraph(f"{text} What is not shown may be there all the same.")
+        texts.append(
+            f"neither information nor the threshold is shown to change for {listed(neither)}"
+        )
+    text = f"Out of domain, judged by intervals, {'; '.join(texts)}."
+    return Paragraph(f"{text} An effect that is not shown may still exist.")
 
 
 def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
@@ -155,15 +157,15 @@ def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
     for split, table in cut.items():
         shown = schema[change].called(f"{metric} {PLACES[split]}")
         columns.append((shown.heading, shown.texts(table.loc[order])))
-    who = "the answer does not see a component" if direct else "a receiver does not see the senders"
-    caption = f"What changes when {who}: all {len(order)}"
+    which = "a component to the answer" if direct else "the senders to a receiver"
+    caption = f"Change from cutting the path from {which}: all {len(order)}"
     return table_of(outside, schema, caption, columns, folded=direct)
 
 
 TABLES = {"information": "path_information", "margin": PATHS.name}
 _KINDS = (
-    ((True, False), "information alone"),
-    ((False, True), "the threshold alone"),
+    ((True, False), "only information"),
+    ((False, True), "only the threshold"),
     ((True, True), "information and the threshold"),
 )
 _SENDER, _READER, _ANSWER = "#0072B2", "#1c2128", "#8a939d"

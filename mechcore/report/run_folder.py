@@ -30,7 +30,7 @@ SINGLE = "single"
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """What a run left behind; a table is None where its step was not run."""
+    """The results of a run; a table is None if its step was not run."""
 
     path: Path
     config: dict[str, Any]
@@ -40,31 +40,31 @@ class RunFolder:
 
     @cached_property
     def schemas(self) -> Mapping[str, Schema]:
-        """What the tables of such a run hold, by name."""
+        """The schemas of the tables of such a run, by name."""
         return schemas_of(self.config)
 
     @property
     def analyses(self) -> Mapping[str, Any]:
-        """Settings of the analyses, as far as ``config.json`` has them."""
+        """Settings of the analyses in ``config.json``."""
         return (self.config.get("settings") or {}).get("analyses") or {}
 
     def data_facts(self, split: str) -> Mapping[str, Any]:
-        """What ``config.json`` says of the data of a split; empty where it says nothing."""
+        """What ``config.json`` says about the data of a split, if anything."""
         facts = (self.config.get("data") or {}).get(split)
         return facts if isinstance(facts, dict) else {}
 
     def filled(self, name: str) -> pd.DataFrame | None:
-        """The table of that name; None where it was not made or has no row."""
+        """The table of that name; None if it was not made or has no rows."""
         table = self.table(name)
         return None if table is None or len(table) == 0 else table
 
     def table(self, name: str) -> pd.DataFrame | None:
-        """The table of that name; None where its step was not run."""
+        """The table of that name; None if its step was not run."""
         return self.tables.get(name)
 
     @property
     def core(self) -> list[str]:
-        """Names of the core heads; empty where there are none or the step was not run."""
+        """Names of the core heads; empty if there are none or the step was not run."""
         core = self.table("core")
         return [] if core is None else core["component"].tolist()
 
@@ -75,14 +75,14 @@ class RunFolder:
 
     @property
     def no_core(self) -> str:
-        """Why there is no head of the core, as a clause: to find none is a result, to fail not."""
+        """Why there is no core head, as a clause: an empty core is a result, a failure is not."""
         return (
-            "there is no core, as no mask could be used" if self.no_masks else "the core is empty"
+            "there is no core because no mask was usable" if self.no_masks else "the core is empty"
         )
 
     @property
     def of_one_draw(self) -> bool:
-        """Whether all subnetworks are of one seed or ranking, and so alike whatever matters."""
+        """Whether all subnetworks come from one seed or ranking and are alike regardless."""
         overlap = self.filled("head_overlap")
         return overlap is not None and bool(overlap["p_value"].isna().all())
 
@@ -98,7 +98,7 @@ class RunFolder:
 
     @property
     def table_files(self) -> list[str]:
-        """Names of all CSV files of the run, also those the report does not know."""
+        """Names of all CSV files of the run, including those unknown to the report."""
         return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("[!.]*.csv"))
 
 
@@ -106,8 +106,7 @@ def read_run(path: str | Path) -> RunFolder:
     """Read the folder of a finished run.
 
     Raises:
-        InputError: ``config.json`` is missing or that of a model, or a file cannot be read as what
-            it should be.
+        InputError: ``config.json`` is missing or belongs to a model, or a file is malformed.
     """
     path = Path(path)
     config_path = path / CONFIG_FILE
@@ -120,7 +119,7 @@ def read_run(path: str | Path) -> RunFolder:
     if not isinstance(config, dict):
         raise InputError(f"{config_path}: found a {type(config).__name__}; expected an object")
     if "model_type" in config:
-        raise InputError(f"{path}: is a model; expected the folder of a finished run")
+        raise InputError(f"{path}: found a model; expected the folder of a finished run")
     for name in _OBJECTS:
         if not isinstance(config.get(name) or {}, dict):
             kind = type(config[name]).__name__
@@ -137,7 +136,7 @@ def read_run(path: str | Path) -> RunFolder:
 
 
 def _read(path: Path, schema: Schema) -> pd.DataFrame:
-    """A table whose texts are safe to show, so that no figure or sentence has to think of it."""
+    """A table whose texts are safe to show, so that figures and sentences need not check."""
     table = schema.read(path)
     return table.assign(**{name: table[name].map(visible) for name in schema.texts(table)})
 
@@ -153,7 +152,7 @@ def _visible(content: Any) -> Any:
 
 
 def _read_flips(path: Path) -> tuple[tuple[AttentionExample, ...], ...]:
-    """By the rank of the texts."""
+    """Attention examples by the rank of their texts."""
     if not path.is_file():
         return ()
     content = _read_json(path)
@@ -175,10 +174,10 @@ def _attention(path: Path, content: Any) -> tuple[AttentionExample, ...]:
         n = len(example.tokens)
         if [len(row) for row in example.pattern] != [n] * n:
             raise InputError(
-                f"{path}: {example.component}: the pattern is not {n} x {n}, as its tokens are"
+                f"{path}: {example.component}: the pattern is not {n} x {n}, like its tokens"
             )
         if not np.isfinite(example.pattern).all():
-            raise InputError(f"{path}: {example.component}: the pattern has values not finite")
+            raise InputError(f"{path}: {example.component}: the pattern has non-finite values")
     return examples
 
 
@@ -186,4 +185,4 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: not readable as JSON ({error}); run its step again") from error
+        raise InputError(f"{path}: invalid JSON ({error}); run its step again") from error

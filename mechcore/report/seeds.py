@@ -13,13 +13,13 @@ SEEDS = Column("seeds", "whole", "seeds that a mean is over")
 
 
 def in_order(values: pd.Series, known: Sequence[str]) -> list[str]:
-    """The different values of a column: those known in their order, others after them."""
+    """The distinct values of a column: known ones in their order, then the others."""
     names = list(dict.fromkeys(values))
     return [name for name in known if name in names] + [name for name in names if name not in known]
 
 
 def ordered(table: pd.DataFrame, **known: Iterable[str]) -> pd.DataFrame:
-    """The same rows, by the first column, then the second: values as in `in_order`."""
+    """The rows sorted by the first column, then the second, with values as in `in_order`."""
     for name, order in reversed(known.items()):
         place = {value: i for i, value in enumerate(in_order(table[name], list(order)))}
         table = table.sort_values(name, key=lambda values: values.map(place), kind="stable")
@@ -29,7 +29,7 @@ def ordered(table: pd.DataFrame, **known: Iterable[str]) -> pd.DataFrame:
 def strongest(
     table: pd.DataFrame, keys: Sequence[str], column: str, n: int, *, lowest: bool = False
 ) -> pd.DataFrame:
-    """The ``n`` rows of each group with the largest, or lowest, values of a column, these first."""
+    """The ``n`` rows of each group with the largest, or lowest, values of a column, in order."""
     by_size = table.sort_values(column, ascending=lowest, kind="stable")
     return by_size.groupby(list(keys), sort=False).head(n)
 
@@ -42,7 +42,7 @@ def rows_of(table: pd.DataFrame, **values: object) -> pd.DataFrame:
 
 
 def seed_name(seed: float) -> str:
-    """What a seed is called."""
+    """The displayed name of a seed."""
     return f"seed {number(seed, 0)}"
 
 
@@ -54,12 +54,12 @@ def seeds_in(table: pd.DataFrame) -> list[float]:
 def means_over_seeds(
     table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]
 ) -> pd.DataFrame:
-    """Means over seeds, each row counting the same; rows as in the table.
+    """Means over seeds, with equal weight for each row, in table order.
 
     Returns:
-        The keys, ``seeds`` (how many), and for every value its mean over the seeds that have one
-        under its own name, the smallest and largest as ``_least`` and ``_most``, and how many have
-        one as ``_seeds``.
+        The keys, ``seeds`` (how many), and for every value its mean over the seeds that have one,
+        under its own name, the smallest and largest as ``_least`` and ``_most``, and the number of
+        seeds that have one as ``_seeds``.
     """
     grouped = table.groupby(list(keys), sort=False, dropna=False)
     of_values = grouped[list(values)]
@@ -70,7 +70,7 @@ def means_over_seeds(
 
 
 def whole_range(values: pd.Series) -> str:
-    """The smallest and largest of some whole numbers, or the one where they are the same."""
+    """The smallest and largest of some whole numbers, or a single number if they are equal."""
     finite = values.dropna()
     if len(finite) == 0:
         return NOT_AVAILABLE
@@ -79,6 +79,6 @@ def whole_range(values: pd.Series) -> str:
 
 
 def mean_of(part: pd.DataFrame) -> str:
-    """What a mean is over: how many seeds the rows have."""
+    """How many seeds a mean is over, in words."""
     n = len(seeds_in(part))
     return f"mean of {n} seeds" if n > 1 else "1 seed"

@@ -1,4 +1,4 @@
-"""Figures that compare subnetworks and methods: overlap, sizes, what they find of a known truth."""
+"""Figures that compare subnetworks and methods: overlap, sizes, recovery of a known truth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEGEND_ROOM = 70
 
 @drawing.styled
 def head_overlap(table: pd.DataFrame) -> Figure:
-    """Jaccard index of the heads of every two subnetworks."""
+    """Jaccard index of the heads of every pair of subnetworks."""
     names = list(dict.fromkeys([*table["first"], *table["second"]]))
     values = pd.DataFrame(np.eye(len(names)), names, names)
     for first, second, jaccard in table[["first", "second", "jaccard"]].to_numpy():
@@ -51,7 +51,7 @@ def head_overlap(table: pd.DataFrame) -> Figure:
 
 @drawing.styled
 def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
-    """KL to the full model against sparsity, one line per method: mean and range over seeds."""
+    """KL from the full model against sparsity, one line per method: mean and range over seeds."""
     names = list(dict.fromkeys(methods["method"]))
     figure = drawing.new_figure(7.4, 4.0 + 0.08 * len(names))
     ax = figure.subplots()
@@ -63,7 +63,7 @@ def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
         share, ends = 100 * part["target_sparsity"], (part["kl_low"], part["kl_high"])
         ax.fill_between(share, *ends, color=look["color"], alpha=0.15, linewidth=0)
         ax.plot(share, part["kl"], **look)
-    ax.set(xlabel="target sparsity (%)", ylabel="KL to the full model, in domain (nats)")
+    ax.set(xlabel="target sparsity (%)", ylabel="KL from the full model, in domain (nats)")
     ax.set_ylim(bottom=0)
     drawing.legend_below(figure, ax.lines, columns=3)
     return figure
@@ -73,7 +73,7 @@ def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
 def effective_sizes(means: pd.DataFrame) -> Figure:
     """Accuracy of the full model and effective size over checkpoints, one line per group.
 
-    Shades span the seeds. An open marker says that some seed had no faithful subnetwork, which
+    Bands span the seeds. An open marker means that some seed had no faithful subnetwork, which
     counts as 100 %.
     """
     groups = list(dict.fromkeys(means["group"]))
@@ -88,7 +88,7 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
         part = means[means["group"] == group]
         x, colour = part["checkpoint"].map(place), SERIES_COLOURS[i % len(SERIES_COLOURS)]
         marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]
-        # Earlier groups are wider, so that they show under others of the same values.
+        # Earlier groups have wider lines, to stay visible under others with the same values.
         look: dict[str, Any] = {"color": colour, "ls": _DASHES[i % len(_DASHES)]}
         look |= {"lw": max(2.6 - 0.4 * i, 1.2)}
         label = shorten(group, 30)

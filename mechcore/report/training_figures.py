@@ -29,9 +29,9 @@ _MOST_MARKED = 40
 
 @styled
 def training_curves(history: pd.DataFrame) -> Figure:
-    """Accuracy over steps (means over subsets, and out-of-domain subsets thin), loss below.
+    """Accuracy over steps (means over subsets; out-of-domain subsets thin), with the loss below.
 
-    Of more than eight subsets none is named.
+    Subsets are named if there are at most eight.
     """
     figure = new_figure(8.6, 5.2)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])

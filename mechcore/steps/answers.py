@@ -1,4 +1,4 @@
-"""What models answered, whole and without components: the step, its files, what others read."""
+"""Answers of models, whole and with ablated components: the step, its files and their readers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from mechcore.steps.masks import AcceptMasks
 from mechcore.study.step import Job, Work
 from mechcore.wording import FULL
 
-SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
+SWEEP = ABLATION.named("sweep", "Ablations of every single component; columns as in ``ablation``.")
 INFORMATION_OOD_MEAN = INFORMATION.named(
     f"information_{OOD_MEAN}",
-    "As ``information``, out of domain, with the mean of the texts there as the fill.",
+    "As ``information``, out of domain, with the mean of the out-of-domain texts as the fill.",
     INJECTED,
 )
 
@@ -43,13 +43,13 @@ SWEPT = {split: f"sweep-{split}.safetensors" for split in TEST_SPLITS}
 """Files of a sweep's answers."""
 INJECTED_FILE = "injected.parquet"
 MASKED = "subnetworks"
-"""What the subnetworks that answer are to a job."""
+"""Name under which jobs need the subnetworks that answer."""
 
 
 def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
-    """Write evaluations by name, as safetensors; all of them on the same examples.
+    """Write evaluations by name as safetensors; all must be on the same examples.
 
-    Of none, nothing is written.
+    Without evaluations, no file is written.
     """
     if not answers:
         return
@@ -67,7 +67,7 @@ def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
 
 
 def load_answers(path: Path) -> dict[str, Evaluation]:
-    """Read what `save_answers` wrote."""
+    """Read evaluations written by `save_answers`."""
     if not path.exists():
         return {}
     with safe_open(path, framework="pt") as file:
@@ -90,16 +90,16 @@ def save_swept(path: Path, ablations: Ablations) -> None:
     full = ablations.full
     named = {FULL: full}
     for component, answers in ablations.without.items():
-        assert answers.logits is not None, "studies have data with labels, whose classes are few"
+        assert answers.logits is not None, "studies have labelled data with few classes"
         named[str(component)] = replace(full, logits=torch.from_numpy(answers.logits))
     save_answers(path, named)
 
 
 def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of a sweep in its folder, by split, as are the names of the test data."""
+    """The answers of a sweep in its folder, by split; ``names`` of the test data also by split."""
     by_split = {}
     for split, file in SWEPT.items():
-        if named := load_answers(folder / file):  # else swept on the other split alone
+        if named := load_answers(folder / file):  # otherwise only the other split was swept
             full = named.pop(FULL)
             without = {ComponentSet.of([name]): answers for name, answers in named.items()}
             by_split[split] = Ablations.of(full, without, names[split], split)
@@ -109,7 +109,7 @@ def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]
 def known_groups(
     ablations: Ablations | Readers, groups: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
+    """Groups whose subsets all have examples; ``group_accuracy`` reports the others."""
     subsets = {*ablations.full.subset_names, ALL} if ablations.split == "ood" else set()
     return {
         name: members
@@ -119,13 +119,13 @@ def known_groups(
 
 
 def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One table; empty ones have no types of their own to pass on."""
+    """The concatenated table; empty tables are skipped because they have no column types."""
     return pd.concat([t for t in tables if not t.empty] or tables[:1], ignore_index=True)
 
 
 @dataclass(frozen=True)
 class Answers(MainStep):
-    """What the full model, or the subnetworks that it needs, answer to test data."""
+    """The answers of the full model, or of the needed subnetworks, to test data."""
 
     kind = "answers"
     split: str
@@ -158,7 +158,7 @@ class Answers(MainStep):
 
 @dataclass(frozen=True)
 class Answered:
-    """All that models answered that a job needs, by split; subnetworks as `subnetworks_in`."""
+    """All answers that a job needs, by split; subnetworks in the order of `subnetworks_in`."""
 
     full: dict[str, Evaluation]
     subnetworks: list[Subnetwork]

@@ -1,4 +1,4 @@
-"""What the steps of the main study have in common: a model, data, means, tables of other steps."""
+"""The base of the steps of the main study: a model, data, means and tables of other steps."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ MISSING_FILE = "missing.json"
 MASKS = "masks"
 
 WITH_GRADIENT = 3.0
-"""A pass forward and back, in passes forward."""
+"""Cost of a forward and backward pass, in forward passes."""
 
 SHARED = 0.5
-"""Share of a pass that an ablation costs on the prefix tree."""
+"""Cost of an ablation on the prefix tree, as a share of a forward pass."""
 
 BEHIND = 0.3
-"""Share of a forward that one blind component takes, mostly what runs after it."""
+"""Cost of one blind component, as a share of a forward pass; mostly later layers."""
 
 CORE = 0.2
-"""Share of heads in a core that is not known yet."""
+"""Assumed share of heads in a core that is not yet known."""
 
 FEW = 20.0
-"""Passes that writing tables is worth."""
+"""Cost of writing tables, in forward passes."""
 
 _UNKNOWN = 2000
-"""Examples in a file that was not read yet, where there is no limit."""
+"""Assumed number of examples in a file that has not been read, without a limit."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the cost of a job depends on: examples by split, components."""
+    """The sizes that determine a job's cost: examples by split, and components."""
 
     examples: Mapping[str, int]
     n_heads: int
@@ -51,7 +51,7 @@ class Size:
 
     @classmethod
     def guessed(cls, job: Job) -> Size:
-        """A coarse guess, for a model and files that were not read yet."""
+        """A coarse guess for a model and files that have not been read yet."""
         data: dict[str, Any] = {split: job.inputs[split] for split in SPLITS if split in job.inputs}
         return cls({split: given.limit or _UNKNOWN for split, given in data.items()}, 144, 12)
 
@@ -67,18 +67,18 @@ class Size:
 
 
 class MainStep(Step):
-    """A step of the main study; one that is added names what it reads.
+    """A step of the main study.
 
     Attributes:
-        needs: other steps of the study whose results it reads: ``"means"``, ``"core"``,
+        needs: other steps whose results it reads: ``"means"``, ``"core"``,
             ``"accuracy"`` or the kind of another analysis.
-        reads: the same, where a study has them.
-        beside: the same, where a study is asked for them, too.
-        answers: whether it needs what the model answers; what does not can be done of a model
+        reads: steps whose results it reads if the study has them.
+        beside: steps whose results it reads if the study is asked for them.
+        answers: whether it needs the model's answers; other steps also work on a model
             without a head.
-        splits: data that it reads, of ``"train"``, ``"id"`` and ``"ood"``.
-        label: of its jobs, for people; the kind by default.
-        for_others: its files are for other jobs, and no results of the study.
+        splits: the splits it reads, of ``"train"``, ``"id"`` and ``"ood"``.
+        label: the displayed label of its jobs; by default the kind.
+        for_others: its files are only for other jobs, not results of the study.
     """
 
     for_others: ClassVar[bool] = False
@@ -90,11 +90,11 @@ class MainStep(Step):
     splits: ClassVar[tuple[str, ...]] = ()
 
     def wants(self) -> Sequence[str]:
-        """What it needs with its settings, of ``needs``."""
+        """The subset of ``needs`` that it needs with its settings."""
         return self.needs
 
     def may_read(self) -> Sequence[str]:
-        """What it reads with its settings, of ``reads``."""
+        """The subset of ``reads`` that it reads with its settings."""
         return self.reads
 
     def cost(self, job: Job) -> float:
@@ -102,7 +102,7 @@ class MainStep(Step):
         return self.passes(job, Size.guessed(job))
 
     def passes(self, job: Job, size: Size) -> float:
-        """About how many passes of one example forward through the model it costs."""
+        """Its approximate cost, in forward passes of one example."""
         del job, size
         return FEW
 

@@ -1,4 +1,4 @@
-"""Models and data as jobs read them, known by their content, and loaded once in a process."""
+"""Models and data as inputs of jobs, identified by content and loaded once per process."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from mechcore.study.step import Input, Job, plain
 from mechcore.study.store import Store
 
 MOST_MODELS = 2
-"""Models kept open at once; the one not used for longest makes room."""
+"""Number of models kept open; the least recently used one is evicted."""
 
 CHECKPOINTS = "checkpoints"
-"""Folder of what a training made."""
+"""Folder of a training's output."""
 
 MODEL, TRAINING = "model", "training"
-"""What a job's model is to it, and the job that trains it."""
+"""Names under which jobs need their model, and the job that trains it."""
 
 _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
-"""Settings that say what a model is or where it lies, not how it is used."""
+"""Settings that say what a model is or where it is stored, not how it is used."""
 
 
 @dataclass(frozen=True)
 class CheckpointInput(Input):
-    """A model in a checkpoint; of one without a head where its answers are not needed."""
+    """A model in a checkpoint; without ``answers``, also a model without a head."""
 
     config: ModelConfig
     answers: bool = True
@@ -57,13 +57,13 @@ class CheckpointInput(Input):
 
 @dataclass(frozen=True)
 class TrainedInput(Input):
-    """One checkpoint of a model that a job of the study trains; its config has no source."""
+    """A checkpoint of a model that a job of the study trains; its config has no source."""
 
     config: ModelConfig
     checkpoint: str
 
     def content(self, hash_file: Hasher) -> Any:
-        """Which checkpoint it is, and how its answers are read; the training is a need."""
+        """Which checkpoint it is, and how its answers are read; the training is among the needs."""
         del hash_file
         return {"checkpoint": self.checkpoint, **_use(self.config)}
 
@@ -76,10 +76,10 @@ class DataInput(Input):
     """The data of a split.
 
     Attributes:
-        split: which data.
-        model: that they are for.
-        data: where they come from, and how many are drawn.
-        half: which of two random halves of what is drawn, 1 or 2; None for all of it.
+        split: the split.
+        model: the model that the data are for.
+        data: where the data come from, and how many examples are drawn.
+        half: which of two random halves of the drawn examples, 1 or 2; None for all of them.
     """
 
     split: str
@@ -89,11 +89,11 @@ class DataInput(Input):
 
     @property
     def limit(self) -> int | None:
-        """How many examples are drawn at most; None for all."""
+        """Maximum number of examples to draw; None for all."""
         return getattr(self.data, f"max_{self.split}")
 
     def content(self, hash_file: Hasher) -> Any:
-        """Digests of the files that the examples are drawn from, and how they are drawn."""
+        """Digests of the files that the examples come from, and how they are drawn."""
         content: dict[str, Any] = {"limit": self.limit, "seed": self.data.seed}
         if self.half is not None:
             content["half"] = self.half
@@ -110,13 +110,13 @@ class DataInput(Input):
 
 def _use(config: ModelConfig) -> dict[str, Any]:
     used: dict[str, Any] = plain(config)
-    # Their order is that of the classes, which a mapping in a key would lose.
+    # A list keeps the order of the classes, which a mapping in a key would lose.
     used["answers"] = list((config.answers or {}).items())
     return {name: value for name, value in used.items() if name not in _PLACE}
 
 
 class Workbench:
-    """Loads models and data for jobs, and keeps them for the next ones."""
+    """Loads models and data for jobs, and keeps them for later jobs."""
 
     def __init__(self, store: Store, device: str = "cpu") -> None:
         self.store, self.device = store, device
@@ -125,7 +125,7 @@ class Workbench:
         self._examples: dict[tuple[str, bool], dict[tuple[str, str], Any]] = {}
 
     def inputs(self, job: Job) -> Inputs:
-        """The model of a job with the data of its splits; an `InputError` if they are unusable."""
+        """The model and data of a job; raises `InputError` if they are unusable."""
         place = self._opened(job)
         inputs, known = self._models[place], self._examples[place]
         opened = replace(inputs, data={}, available={})
@@ -146,9 +146,9 @@ class Workbench:
         return opened
 
     def _opened(self, job: Job) -> tuple[str, bool]:
-        """Where the model of a job is among those that are open now."""
+        """The key of a job's model among the open models, which it joins if necessary."""
         digest, model = model_digest(job), model_input(job)
-        # One that answers does for everything.
+        # A model with answers serves all jobs.
         answers = getattr(model, "answers", True) or (digest, True) in self._models
         place = (digest, answers)
         if place not in self._models:
@@ -158,7 +158,7 @@ class Workbench:
             if isinstance(model, TrainedInput):
                 config = replace(config, source=str(trained_path(self.store, job)))
             opened = open_model(config, answers=answers, device=self.device)
-            job.check_inputs(self.store.hash_file)  # before it is kept under what the plan read
+            job.check_inputs(self.store.hash_file)  # before caching it under the planned digest
             self._models[place], self._examples[place] = opened, {}
             self.loads.append(digest)
         self._models.move_to_end(place)
@@ -178,14 +178,14 @@ def data_inputs(job: Job) -> dict[str, DataInput]:
 
 
 def trained_path(store: Store, job: Job) -> Path:
-    """The checkpoint of a job whose model the study trained; `Damaged` if it was changed."""
+    """The checkpoint of a job whose model the study trained; raises `Damaged` if it changed."""
     model = model_input(job)
     assert isinstance(model, TrainedInput)
     return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model.checkpoint
 
 
 def model_digest(job: Job) -> str:
-    """What jobs of the same model have in common."""
+    """A digest that is the same for all jobs on the same model."""
     training = job.needs.get(TRAINING)
     return digest_of([job.contents[MODEL], None if training is None else training.key])
 
@@ -194,7 +194,7 @@ _benches: dict[tuple[Path, str], Workbench] = {}
 
 
 def bench_of(store: Store, device: str) -> Workbench:
-    """This process's workbench for a store and a device; that of another one is cleared away."""
+    """This process's workbench for a store and a device; replaces one for others."""
     place = (store.path.resolve(), device)
     if place not in _benches:
         _benches.clear()

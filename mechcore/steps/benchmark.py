@@ -21,7 +21,7 @@ from mechcore.tables import Schema
 
 @dataclass(frozen=True)
 class Recovery(Step):
-    """What methods find of one case, with texts and draws of one seed."""
+    """How well methods recover the truth of one case, with texts and draws of one seed."""
 
     kind = "recovery"
     schemas = (NODES, PAIRS)
@@ -54,8 +54,8 @@ def run_benchmark(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The tables ``nodes`` and ``pairs`` of every method on every case; ``out`` has the store.
 
-    See `recovered_nodes` for ``methods``, `recovered_pairs` for ``interaction_methods``; each of
-    ``seeds``, of texts and of what methods draw, is a repetition.
+    See `recovered_nodes` for ``methods`` and `recovered_pairs` for ``interaction_methods``. Each of
+    ``seeds`` is a repetition with other texts and draws.
 
     Raises:
         InputError: a case or method is unknown.

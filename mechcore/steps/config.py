@@ -1,4 +1,4 @@
-"""Which model and which data a study is of."""
+"""Settings of a study's model and data."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from mechcore.settings import check, setting
 Embedded = Literal["encoder", "decoder"]
 
 TEST_SPLITS = ("id", "ood")
-"""Roles of test data: in-domain and out-of-domain."""
+"""Splits of test data: in-domain and out-of-domain."""
 
 FORBID = ConfigDict(extra="forbid")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse, as an `InputError`, a name that cannot be that of a folder, or means another one."""
+    """Raise `InputError` for a name that is not valid, or ambiguous, as that of a folder."""
     if not _NAME.fullmatch(name) or len(name) > 100:
         raise InputError(
-            f"{what}: the name {name[:100]!r} cannot be used; expected at most 100 letters, "
+            f"{what}: invalid name {name[:100]!r}; expected at most 100 letters, "
             "digits, dots, dashes and underscores, the first a letter or digit"
         )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model, and how to read its answers."""
+    """The model, and how to read its answers."""
 
     __pydantic_config__ = FORBID
     panel: ClassVar[str] = "Model"
 
     source: str | None = setting(
         None,
-        "Checkpoint directory or hub id; else an embedded model is used.",
+        "Checkpoint directory or hub id; by default an embedded model.",
         "--model",
         place=True,
     )
     embedded: Embedded = setting(
-        "encoder", "Embedded model to use where no other is named.", "--embedded"
+        "encoder", "Embedded model to use if no model is named.", "--embedded"
     )
-    checkpoint: str = setting("final", "Which checkpoint of the embedded encoder.")
+    checkpoint: str = setting("final", "Checkpoint of the embedded encoder.")
     revision: str | None = setting(
         None, "Branch, tag or commit of a hub id.", "--revision", place=True, rare=True
     )
     backend: Literal["bridge", "hooked"] | None = setting(
         None,
         "TransformerBridge or HookedTransformer (TransformerLens 3, GPT-2 language models); "
-        "by default a bridge, but a HookedTransformer for the embedded decoder where "
-        "TransformerLens has one.",
+        "by default a bridge, but a HookedTransformer for the embedded decoder if TransformerLens "
+        "provides it.",
         "--backend",
         rare=True,
     )
@@ -72,8 +72,8 @@ class ModelConfig:
     )
     chat_template: bool = setting(
         False,
-        "Language models: put the prompt into the chat template of the tokenizer, as a turn of the "
-        "user that the answer follows.",
+        "Language models: wrap the prompt in the tokenizer's chat template, as a user turn "
+        "before the answer.",
         "--chat-template",
         rare=True,
     )
@@ -85,8 +85,8 @@ class ModelConfig:
     )
     max_length: int | None = setting(
         None,
-        "Tokens after which texts are cut, with a count of them; else texts longer than the "
-        "model takes are refused.",
+        "Maximum number of tokens; longer texts are cut and counted. By default, texts too long "
+        "for the model are an error.",
         "--max-length",
         least=1,
     )
@@ -95,7 +95,7 @@ class ModelConfig:
     )
     device_map: str | Mapping[str, str] | None = setting(
         None,
-        "Spread a large model over devices: auto, balanced, or devices by module; in place of "
+        "Spread a large model over devices: auto, balanced, or devices by module; replaces "
         "the device of the resources.",
         "--device-map",
         rare=True,
@@ -103,7 +103,7 @@ class ModelConfig:
     )
     allow_pickle: bool = setting(
         False,
-        "Read weights from a pickle, which can run any code on loading.",
+        "Allow weights in a pickle, which can run arbitrary code on loading.",
         "--allow-pickle",
         rare=True,
     )
@@ -115,23 +115,23 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data, and how much of it: a task, or what is given for each split."""
+    """The data, and how much of it to use: a task, or the files of each split."""
 
     __pydantic_config__ = FORBID
     panel: ClassVar[str] = "Data"
 
     task: str | None = setting(
         None,
-        "Task, in place of files: mnli-hans, qqp-paws or a YAML file that describes one.",
+        "Task, instead of files: mnli-hans, qqp-paws or a YAML file that describes one.",
         "--task",
         place=True,
     )
     folder: str | None = setting(
-        None, "Folder with the task's files; else from the hub.", "--data-folder", place=True
+        None, "Folder with the task's files; by default the hub.", "--data-folder", place=True
     )
     train: str | tuple[Source, ...] | None = setting(
         None,
-        "Training examples, for means and pruning: a file; in a study's file also several sources.",
+        "Training examples, for means and pruning: a file, or in a configuration several sources.",
         "--train",
         place=True,
         example="[{path: mnli.tsv, labels: [neutral], max: 1000}]",
@@ -147,43 +147,45 @@ class DataConfig:
     )
     columns: Mapping[str, str] = setting(
         {},
-        "Columns of the files by what they hold: text_a, text_b, label, subset, cluster.",
+        "Columns of the files by their content: text_a, text_b, label, subset, cluster.",
         "--columns",
         example="{text_a: premise, text_b: hypothesis}",
     )
     label_map: Mapping[str, str] = setting(
-        {}, "What the data's labels mean.", "--label-map", example='{"0": entailment, "1": neutral}'
+        {},
+        "Meaning of the data's labels.",
+        "--label-map",
+        example='{"0": entailment, "1": neutral}',
     )
     population: Population = setting(
         "clusters",
-        "What intervals are for where examples go together in clusters: other clusters, or other "
+        "Population of intervals if examples form clusters: other clusters, or other "
         "texts of the same subsets.",
         "--population",
         rare=True,
     )
     groups: Mapping[str, tuple[str, ...]] = setting(
         {},
-        "Named groups of out-of-domain subsets, whose means are tabulated; besides those of "
-        "the task.",
+        "Named groups of out-of-domain subsets to average over, in addition to those of the task.",
         example="{swaps: [so_swap, ln_swap]}",
     )
     ood_label: str | None = setting(
-        None, "Keep out-of-domain examples of this label only.", "--ood-label", rare=True
+        None, "Keep only out-of-domain examples with this label.", "--ood-label", rare=True
     )
     ood_subsets: tuple[str, ...] = setting(
-        (), "Keep these out-of-domain subsets only.", "--ood-subsets"
+        (), "Keep only these out-of-domain subsets.", "--ood-subsets"
     )
     max_train: int | None = setting(
-        4000, "Training examples to draw at most, by subset.", "--max-train", least=1, all=True
+        4000, "Maximum training examples, drawn by subset.", "--max-train", least=1, all=True
     )
     max_id: int | None = setting(
-        2000, "In-domain examples to draw at most, by subset.", "--max-id", least=1, all=True
+        2000, "Maximum in-domain examples, drawn by subset.", "--max-id", least=1, all=True
     )
     max_ood: int | None = setting(
-        2000, "Out-of-domain examples to draw at most, by subset.", "--max-ood", least=1, all=True
+        2000, "Maximum out-of-domain examples, drawn by subset.", "--max-ood", least=1, all=True
     )
     seed: int = setting(
-        0, "Seed of the draws of examples.", "--data-seed", least=0, most=2**32 - 1, rare=True
+        0, "Seed for drawing examples.", "--data-seed", least=0, most=2**32 - 1, rare=True
     )
 
     def __post_init__(self) -> None:
@@ -194,5 +196,5 @@ class DataConfig:
                     f"data: task and {split} exclude each other; leave one of them out"
                 )
         if self.folder is not None and self.task is None:
-            raise InputError("data: folder is where a task's files are; name the task, too")
+            raise InputError("data: folder is given without a task; name the task of its files")
         check_groups("data", self.groups)

@@ -1,4 +1,4 @@
-"""Ablation of the core, or of components in its place: alone, jointly, and beside others."""
+"""Ablation of the core, or of named components: alone, jointly, and against controls."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def core_ablation_tables(
     known: Mapping[str, Ablations],
     state: Path | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
+    """Ablate every core head alone, selected heads jointly, and controls outside the core.
 
-    All pairs among the ``max_joint`` core heads with the largest out-of-domain loss are ablated,
-    these heads together, and the whole core; then the sets of ``step``, with each member alone. Of
+    Jointly ablated are all pairs among the ``max_joint`` core heads with the largest out-of-domain
+    loss, these heads together, the whole core, and the sets of ``step``, with each member alone. Of
     the other heads of the same layers, ``max_non_core`` drawn at random are ablated one at a time
-    and reported as one average; ``controls`` random sets of as many of each layer are ablated
-    beside the whole core. What is ``known`` by split is not ablated again; ``state`` is the folder
+    and reported as one average; ``controls`` random sets with as many heads per layer are compared
+    with the whole core. Ablations ``known`` by split are not repeated; ``state`` is the folder
     that an interrupted run resumes from.
 
     Returns:
         The tables ``ablation``, ``interactions``, ``interaction_stability`` and
-        ``ablation_controls``; where all subsets are ablated, ``dividends`` and ``shapley``, too.
+        ``ablation_controls``; if all subsets are ablated, also ``dividends`` and ``shapley``.
     """
     alone = sorted({*core, *(member for named in step.further for member in named.components)})
     others = beside(alone, ModelShape.of(inputs.model), step.max_non_core, step.seed)
@@ -110,7 +110,7 @@ def core_ablation_tables(
 def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> list[Component]:
     """Components outside the core, drawn for its members in turn: heads of the same layer, or MLPs.
 
-    At most ``n`` are drawn, fewer where there are no more for a member; without a core, any heads.
+    At most ``n`` are drawn, fewer if a member has no more; without a core, any heads.
     """
     generator = np.random.default_rng(seed)
     among = shape.heads if all(member.is_head for member in core) else shape.components
@@ -136,7 +136,7 @@ def _alike(one: Component, other: Component) -> bool:
 def _beside_each(
     ablations: Ablations, known: Ablations | None, core: Sequence[Component]
 ) -> pd.DataFrame:
-    """Each member beside all others like it that were ablated."""
+    """Each member with all ablated components like it."""
     every = ablations if known is None else ablations.with_more(known)
     others = [s for s in every.sets if len(s) == 1 and s.components[0] not in core]
     alike = {
@@ -149,7 +149,7 @@ def _beside_each(
 def joint_sets(
     singles: Sequence[ComponentSet], ood: Ablations, max_joint: int
 ) -> list[ComponentSet]:
-    """Pairs among the heads that matter most out of domain, these together, and the whole core."""
+    """Pairs among the most important heads out of domain, these together, and the whole core."""
     ranked = sorted(singles, key=lambda s: float(ood.changes(s, "accuracy").mean()))[:max_joint]
     groups = [*itertools.combinations(ranked, 2), ranked, singles]
     joint = [

@@ -1,4 +1,4 @@
-"""Training a model as a step of a study, or by itself."""
+"""Training a model as a step of a study, or on its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mechcore.study.step import Job
 from mechcore.training import TrainSettings, answering, classification, new_model, train
 
 Training = Callable[[Path], pd.DataFrame]
-"""Trains into a folder, or resumes there; gives the history, see `mechcore.training.train`."""
+"""Trains into a folder, or resumes there; returns the history, see `mechcore.training.train`."""
 
 
 def training_on(
@@ -27,14 +27,14 @@ def training_on(
     device: str = "cpu",
     splits: Sequence[str] = TEST_SPLITS,
 ) -> Training:
-    """A training that only has to be begun: its data are read, its model is built and checked.
+    """A training ready to start: its data are read, its model is built and checked.
 
     With a prompt the model is a language model. A classifier gets the classes of
-    ``model.class_names``, else those of the task, else the labels of the training data in
+    ``model.class_names``, or else those of the task, or else the labels of the training data in
     alphabetical order. ``splits`` are those of the test data.
 
     Raises:
-        InputError: a file or checkpoint cannot be used, or labels and classes do not match.
+        InputError: a file or checkpoint is invalid, or labels and classes do not match.
     """
     assert model.source is not None
     examples, _ = read_split("train", model, data, labelled=True)
@@ -64,6 +64,6 @@ def training_on(
 
 
 def training_of(job: Job, settings: TrainSettings, device: str) -> Training:
-    """The training that a job does, see `training_on`."""
+    """The training of a job, see `training_on`."""
     data = next(iter(data_inputs(job).values())).data
     return training_on(model_input(job).config, data, settings, device)

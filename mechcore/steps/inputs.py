@@ -1,4 +1,4 @@
-"""Loading and checking everything a step reads, before anything is written."""
+"""Loads and checks everything a step reads, before anything is written."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 _EMBEDDED_SEED = 2024
-"""Seed of the embedded world's examples; the splits are disjoint whatever it is."""
+"""Seed of the embedded world's examples; the splits are disjoint for any seed."""
 
 _EMBEDDED_SIZE = 2000
-"""Embedded examples where no number is given."""
+"""Default number of embedded examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +38,12 @@ class Inputs:
     """A model with the data it is studied on.
 
     Attributes:
-        config: the model configuration, with embedded defaults filled in, and the prompt as it
-            stands in a chat.
+        config: the model configuration, with embedded defaults filled in, and the prompt in its
+            chat template.
         model: the loaded model.
         tokenizer: its tokenizer.
-        data: encoded examples by split: ``train``, ``id`` and ``ood``, as far as asked for.
-        available: how many examples there were to draw from, by split.
+        data: encoded examples by requested split: ``train``, ``id`` and ``ood``.
+        available: how many examples were available to draw from, by split.
     """
 
     config: ModelConfig
@@ -53,7 +53,7 @@ class Inputs:
     available: dict[str, int]
 
     def add(self, split: str, examples: Examples, available: int, *, words: bool = False) -> None:
-        """Take in the examples of a split, drawn from so many, and check their labels."""
+        """Add the examples of a split, drawn from ``available``, and check their labels."""
         self.compare(split, examples)
         self.data[split] = self.encode(examples, words=words)
         self.available[split] = available
@@ -61,29 +61,28 @@ class Inputs:
             self.readout(split)
 
     def compare(self, split: str, examples: Examples) -> None:
-        """Warn where pairs meet single texts, or texts of a split are those of another, too."""
+        """Warn if one split has pairs and another single texts, or if splits share texts."""
         texts = _texts(examples)
         for other, data in self.data.items():
             pairs = examples.two_segments
             if self.config.prompt is None and data.examples.two_segments != pairs:
                 here, there = ("pairs", "single texts")[:: 1 if pairs else -1]
                 warn(
-                    f"{split} data {examples.name}: read as {here}, those of {other} as {there}, "
+                    f"{split} data {examples.name}: read as {here}, but {other} data as {there}, "
                     "which a classifier may answer quite differently; if a column of second texts "
-                    "was overlooked, name it with --columns text_b=NAME"
+                    "was missed, name it with --columns text_b=NAME"
                 )
             known = _texts(data.examples)
             both = len(texts & known) if other != split else 0
             least = 1 if "train" in (split, other) else min(len(texts), len(known)) / 2
             if both and both >= least:
                 warn(
-                    f"{split} data {examples.name}: {both} of {len(texts)} different texts are in "
-                    f"the {other} data, too, as far as these are drawn; if that is not meant, name "
-                    "another file"
+                    f"{split} data {examples.name}: {both} of {len(texts)} distinct texts are also "
+                    f"among the drawn {other} data; if that is not intended, name another file"
                 )
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
-        """Tokenize further examples the same way."""
+        """Tokenize more examples in the same way."""
         return encode_for(
             self.model,
             self.tokenizer,
@@ -95,7 +94,7 @@ class Inputs:
         )
 
     def sampled(self, splits: Iterable[str], n: int, seed: int) -> Inputs:
-        """The same with at most ``n`` of the examples of these splits, and no others."""
+        """The same inputs with at most ``n`` examples of these splits, and no others."""
         drawn = {split: self.encode(self.data[split].examples.sample(n, seed)) for split in splits}
         return replace(self, data=drawn)
 
@@ -113,15 +112,15 @@ def load_inputs(
 ) -> Inputs:
     """Load the model and the data of the given splits.
 
-    Where only attention is needed, no ``answers``, models without a head are loaded, too, and the
-    words of the texts are worked out.
+    Without ``answers``, when only attention is needed, models without a head are accepted, and the
+    words of the texts are determined.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
             unknown to the checkpoint, or options contradict each other.
     """
     check_sources(model, data, splits)
-    examples = {split: read_split(split, model, data) for split in splits}  # which is quick
+    examples = {split: read_split(split, model, data) for split in splits}  # quick, so first
     loaded = open_model(model, answers=answers)
     for split, drawn in examples.items():
         loaded.add(split, *drawn, words=not answers)
@@ -149,12 +148,12 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
     classifier = is_classifier(opened)
     if classifier and (config.prompt or config.answers):
         raise InputError(
-            f"checkpoint {config.source}: is a classifier, which reads its texts without a prompt; "
+            f"checkpoint {config.source}: a classifier, which reads texts without a prompt; "
             "leave out --prompt and --answers"
         )
     if not classifier and config.class_names:
         raise InputError(
-            f"checkpoint {config.source}: is a language model, whose classes are its answers; name "
+            f"checkpoint {config.source}: a language model, whose classes are its answers; name "
             "them with --answers instead of --class-names"
         )
     if config.chat_template:
@@ -164,7 +163,7 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
 
 
 def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -> None:
-    """Raise an `InputError` unless model and data, and what belongs to them, go together."""
+    """Raise `InputError` unless the settings of model and data are compatible."""
     files = {split: getattr(data, split) for split in SPLITS}
     missing = [f"--{split}" for split in splits if files[split] is None and data.task is None]
     if model.source is not None and missing:
@@ -174,18 +173,18 @@ def check_sources(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -
         )
     if model.source is None and (data.task or any(files.values())):
         raise InputError(
-            "data: files were given without --model; name the checkpoint they are for, or leave "
-            "them out to work on the embedded world"
+            "data: files are given without --model; name the checkpoint they are for, or leave "
+            "them out to use the embedded world"
         )
     if model.source is None and (model.prompt or model.answers or model.class_names):
         raise InputError(
-            "model: --prompt, --answers and --class-names are for checkpoints of your own; leave "
+            "model: --prompt, --answers and --class-names are for your own checkpoints; leave "
             "them out for an embedded model"
         )
 
 
 def resolved(model: ModelConfig) -> ModelConfig:
-    """The same configuration with what it leaves open: an embedded model's place, the backend."""
+    """The configuration with defaults filled in: an embedded model's path, the backend."""
     own_decoder = model.source is None and model.embedded == "decoder"
     if model.backend is None:
         hooked = own_decoder and has_hooked_transformer()
@@ -201,13 +200,13 @@ def _task_of(data: DataConfig) -> Task | None:
 
 
 def classes_of(model: ModelConfig, data: DataConfig) -> tuple[str, ...]:
-    """Classes of a model that is to be trained, as far as it or the task names them."""
+    """Classes of a model to be trained, if it or the task names them."""
     task = _task_of(data)
     return model.class_names or (task.classes if task is not None else ())
 
 
 def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]]:
-    """Named groups of out-of-domain subsets, of those that the data are limited to."""
+    """Named groups of out-of-domain subsets, restricted to those that the data keep."""
     groups = {**getattr(_task_of(data), "groups", {}), **data.groups}
     if model.source is None and data.ood_label is None:
         groups = {**tiny_world.OOD_GROUPS, **groups}
@@ -219,7 +218,7 @@ def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]
 
 
 def sources_of(split: str, data: DataConfig) -> tuple[Source, ...]:
-    """Where the examples of a split come from; none if nothing is said of it."""
+    """Where the examples of a split come from; empty if not specified."""
     given = getattr(_task_of(data) or data, split)
     sources = (Source(path=given),) if isinstance(given, str) else given or ()
     return tuple(
@@ -233,7 +232,7 @@ def sources_of(split: str, data: DataConfig) -> tuple[Source, ...]:
 
 
 def data_name(split: str, model: ModelConfig, data: DataConfig) -> str:
-    """What the data of a split is called in tables."""
+    """The name of a split's data in tables."""
     return split if model.source is None else sources_name(sources_of(split, data))
 
 
@@ -241,19 +240,19 @@ def embedded_draw(split: str, data: DataConfig) -> dict[str, int]:
     """Number and seed of the embedded examples of a split."""
     size = getattr(data, f"max_{split}") or _EMBEDDED_SIZE
     if split == "ood" and data.ood_label is not None:
-        size *= 2  # half of them have it
+        size *= 2  # half of the examples have the label
     return {"size": size, "seed": _EMBEDDED_SEED + data.seed}
 
 
 def read_split(
     split: str, model: ModelConfig, data: DataConfig, *, labelled: bool = False
 ) -> tuple[Examples, int]:
-    """The examples to use, and how many there were to draw from.
+    """The examples to use, and how many were available to draw from.
 
     Test data are read with labels, training data only if asked to.
 
     Raises:
-        InputError: they cannot be read, or none is left of those asked for.
+        InputError: they cannot be read, or no requested example is left.
     """
     if model.source is None:
         draw = embedded_draw(split, data)
@@ -273,12 +272,12 @@ def read_split(
 
 
 def _check_groups(data: DataConfig, subsets: Sequence[str]) -> None:
-    """Refuse groups of subsets that are not there, or with the name of one."""
+    """Raise for groups with unknown subsets, or with the name of a subset."""
     for group, members in data.groups.items():
         if group in subsets:
             raise InputError(
-                f"groups: {group!r} is the name of an out-of-domain subset, too, which tables "
-                "could not tell from it; rename the group"
+                f"groups: {group!r} is also the name of an out-of-domain subset, which would be "
+                "ambiguous in tables; rename the group"
             )
         for name in (name for name in members if name not in subsets):
             close = " or ".join(map(repr, get_close_matches(name, subsets, n=3)))
@@ -300,7 +299,7 @@ def _choose(examples: Examples, data: DataConfig) -> Examples:
             )
         examples = replace(examples, frame=frame)
     for name in data.ood_subsets:
-        examples.subset(name)  # which says what there is, if it is unknown
+        examples.subset(name)  # raises with the known names if it is unknown
     if data.ood_subsets:
         examples = replace(examples, frame=frame[frame["subset"].isin(data.ood_subsets)])
     return examples

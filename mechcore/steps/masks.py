@@ -34,20 +34,20 @@ from mechcore.study.step import Job, Work, plain
 from mechcore.tables import CHECKPOINT, SEED, TARGET, Column, Schema
 
 _ACCEPTING = (*READING, "steps", "lr_lambda")
-"""Settings of a schedule that say which trained masks are accepted, and what is said of others."""
+"""Settings of a schedule for accepting trained masks, and for advice on rejected ones."""
 
 MISSING_MASKS = Schema(
     "missing_masks",
-    "Masks that could not be used, and why.",
+    "Unusable masks, and why.",
     (SUBNETWORK, TARGET, SEED, Column("reason", "text", "why it is missing")),
 )
 MISSING_GRID_MASKS = MISSING_MASKS.after(CHECKPOINT).named("missing_grid_masks")
 MISSING_HALF_MASKS = MISSING_MASKS.after(
-    Column("data", "text", "what it was pruned on: ``all data``, ``half 1`` or ``half 2``")
+    Column("data", "text", "data it was pruned on: ``all data``, ``half 1`` or ``half 2``")
 ).named(
     "missing_half_masks",
-    "Masks of halves of the training data, or of all of it, that could not be used, and why; those "
-    "of the same target and seed are left out of the comparison of halves.",
+    "Unusable masks of halves of the training data, or of all of it, and why; the comparison of "
+    "halves omits all masks of the same target and seed.",
 )
 
 
@@ -71,10 +71,10 @@ class Means(MainStep):
 
 @dataclass(frozen=True)
 class FindMasks(MainStep):
-    """Find masks of target sparsities, wherever they end; interrupted, from the step last saved.
+    """Train or rank masks for target sparsities, resuming from the last saved step.
 
-    For each target every seed gives a mask; ``data_seed`` is of the order of examples. A control
-    needs the masks that it matches as ``trained``.
+    For each target every seed gives a mask, accepted or not; ``data_seed`` sets the order of
+    examples. A control needs the masks that it matches as ``trained``.
     """
 
     kind = "prune"
@@ -85,14 +85,14 @@ class FindMasks(MainStep):
     data_seed: int
 
     def settings(self) -> dict[str, Any]:
-        """Without what does not enter the training: how it is read, and how often it is saved."""
+        """The settings without those that do not affect training: discretisation and saving."""
         settings = super().settings()
         for name in ("save_every", *READING):
             del settings["schedule"][name]
         return settings
 
     def check_targets(self, shape: ModelShape) -> None:
-        """Raise an `InputError` where a method that keeps as many as a target says keeps none."""
+        """Raise `InputError` if a method that keeps an exact number would keep no component."""
         if self.method != "l0" or self.schedule.discretisation == "ranking":
             check_keeps_some(self.target_sparsities, shape)
 
@@ -108,7 +108,7 @@ class FindMasks(MainStep):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         inputs = inputs_of(work)
-        # Which masks are accepted, and how they are read, is for `AcceptMasks` to say.
+        # `AcceptMasks` decides which masks are accepted, and discretises them.
         schedule, shape = replace(self.schedule, tolerance=1.0), ModelShape.of(inputs.model)
         if all(keeps_some(target_sparsity, shape) for target_sparsity in self.target_sparsities):
             schedule = replace(schedule, discretisation="ranking")
@@ -138,9 +138,9 @@ class FindMasks(MainStep):
 
 @dataclass(frozen=True)
 class AcceptMasks(MainStep):
-    """The masks that reached their target; of the others, why they are missing.
+    """Accepts the masks that reached their target, and says why others are missing.
 
-    Of the schedule it matters how masks are read, and what there is to advise on a missing one.
+    Of the schedule, only discretisation and the settings for advice on missing masks matter.
     """
 
     kind = "masks"
@@ -150,7 +150,7 @@ class AcceptMasks(MainStep):
     schedule: PruneSettings
 
     def settings(self) -> dict[str, Any]:
-        """Without what matters to the training alone."""
+        """The settings without those that matter only to training."""
         schedule = plain({name: getattr(self.schedule, name) for name in _ACCEPTING})
         return {**super().settings(), "schedule": schedule}
 
@@ -160,7 +160,7 @@ class AcceptMasks(MainStep):
         missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
         for mask in subnetworks_in(trained):
             if mask.target_sparsity == self.target_sparsity:
-                try:  # those of a ranking are as they are
+                try:  # masks of a ranking are always accepted
                     kept = accepted(mask, self.schedule) if len(mask.history) else mask
                     kept.save(work.folder / MASKS / f"{mask.name}.safetensors")
                 except OffTrackError as error:
@@ -175,12 +175,12 @@ class AcceptMasks(MainStep):
 
 
 def no_mask(missing: pd.DataFrame) -> str:
-    """That there is no mask, and why; ``missing`` is of `missing_in`."""
+    """A message that there is no mask, and why; ``missing`` comes from `missing_in`."""
     return f"no mask reached its target: {'. '.join(missing['reason'])}"
 
 
 def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
-    """The masks that jobs of `AcceptMasks` lack: the columns of `MISSING_MASKS`."""
+    """The masks missing from jobs of `AcceptMasks`: the columns of `MISSING_MASKS`."""
     texts = [(folder / MISSING_FILE).read_text(encoding="utf-8") for folder in folders]
     rows = [row for text in texts for row in json.loads(text)]
     table = pd.DataFrame(rows, columns=MISSING_MASKS.required)
@@ -188,7 +188,7 @@ def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def half_of(job: Job) -> int | None:
-    """Which half of the training data masks were found on, 1 or 2; None for all of them."""
+    """Which half of the training data a job prunes on, 1 or 2; None for all of it."""
     data = job.needs["trained"].inputs["train"]
     assert isinstance(data, DataInput)
     return data.half

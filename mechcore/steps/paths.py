@@ -1,4 +1,4 @@
-"""Who reads what the core or other senders write, and who writes the answer: the tables."""
+"""Tables of which components read the core or other senders, and which write the answer."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def path_tables(
     known: Mapping[str, Ablations] | None = None,
     half: Int[np.ndarray, " example"] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """What every receiver loses that does not see the senders, and the answer without each.
+    """Changes from cutting the paths of senders to receivers, and of components to the answer.
 
-    Without ``roles`` (`component_roles`) there is no verdict, and there are controls only where the
-    paths are chosen. What a sweep ``known`` by split found on these examples is not ablated again;
-    ``half`` has the half of each out-of-domain example on which roles were judged.
+    Without ``roles`` (`component_roles`) there is no verdict, and there are controls only if the
+    paths are chosen. Ablations ``known`` by split from a sweep on these examples are not repeated;
+    ``half`` says on which half of the out-of-domain examples roles were judged.
 
     Returns:
         The tables ``paths``, ``core_dependence`` and, unless the classes are a whole vocabulary,
@@ -107,12 +107,12 @@ def path_tables(
         text = f"{verdict.explanation} ({why})" if why else verdict.explanation
         tables["core_verdict"] = replace(verdict, explanation=text).table()
     elif why:
-        warn(f"no random heads stand beside the senders: {why}")
+        warn(f"no random control heads for the senders: {why}")
     return tables
 
 
 def _controls(senders: Sequence[Component], shape: ModelShape, wanted: int) -> tuple[int, str]:
-    """How many controls there can be, and why there are none where some were wanted."""
+    """The possible number of controls, and why there are none if some were wanted."""
     try:
         random_senders(senders, shape, min(1, wanted))
     except InputError as error:

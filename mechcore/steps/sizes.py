@@ -1,4 +1,4 @@
-"""Effective size over the checkpoints of a training run, by pruning each of them."""
+"""Effective size over the checkpoints of a training run, each of which is pruned."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 
 
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
-    """The checkpoints of a training run, by their step if all can be told, else by name.
+    """The checkpoints of a training run, by step if all steps are known, else by name.
 
-    Those whose step can be told come first, in its order. ``paths`` are checkpoint directories, or
+    Those with a known step come first, in that order. ``paths`` are checkpoint directories, or
     folders of them (``step-0500`` or ``checkpoint-500``, and ``final``, perhaps the folder itself);
-    none stands for the embedded encoder's. Everything else about the model is that of ``model``.
+    no paths stand for the embedded encoder's. Other settings are those of ``model``.
 
     Raises:
         InputError: a path holds no checkpoint, or two have the same name.
     """
     if not paths and model.embedded != "encoder":
         raise InputError(
-            f"checkpoints: the embedded {model.embedded} has no series of them; name others with "
-            "--checkpoints, or leave out --embedded"
+            f"checkpoints: the embedded {model.embedded} has no series of checkpoints; name others "
+            "with --checkpoints, or leave out --embedded"
         )
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
@@ -83,9 +83,9 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
 
 
 def _checkpoints(path: Path) -> dict[int | str, Path]:
-    """Checkpoints in a folder by their step or name, or the folder itself if it has none in it.
+    """Checkpoints in a folder by step or name, or the folder itself if it contains none.
 
-    The final one, in the folder or the folder itself, is left out where it is a copy of another.
+    The final checkpoint, in the folder or the folder itself, is omitted if it copies another.
     """
     inside: dict[int | str, Path] = {}
     for folder in sorted(file.parent for file in path.glob("*/config.json")):
@@ -95,8 +95,8 @@ def _checkpoints(path: Path) -> dict[int | str, Path]:
     if not (path / "config.json").is_file():
         if not inside:
             raise InputError(
-                f"checkpoints: {path} is no checkpoint and has none in it; expected config.json in "
-                "it or in its folders"
+                f"checkpoints: {path} is not a checkpoint and contains none; expected config.json "
+                "in it or in its folders"
             )
         return inside
     numbered: dict[int | str, Path] = {
@@ -119,7 +119,7 @@ def _step(path: Path) -> int | str:
         return int(match[1])
     if path.name == FINAL and (path.parent / HISTORY_FILE).is_file():
         last = int(read_history(path.parent)["step"].max())
-        return best_step(path.parent) or last  # whose weights they are
+        return best_step(path.parent) or last  # the step that its weights come from
     return path.name
 
 
@@ -128,10 +128,10 @@ def accuracies_by_checkpoint(
     groups: Mapping[str, Sequence[str]],
     subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
-    """Tables ``accuracy`` by checkpoint as effective sizes are worked out from them.
+    """Tables ``accuracy`` by checkpoint in the form from which effective sizes are computed.
 
-    With tables ``subnetworks``, too, the grid has what masks keep. A group (see `subset_groups`) of
-    which a subset has no example is left out, with a warning.
+    With tables ``subnetworks``, the grid also has the shares that masks keep. A group (see
+    `subset_groups`) with a subset that has no example is omitted, with a warning.
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
@@ -159,7 +159,7 @@ def accuracies_by_checkpoint(
         if missing := [subset for subset in names if subset not in there]:
             del members[name]
             warn(
-                f"effective size: group {name!r} is left out, as there is no example of "
+                f"effective size: group {name!r} is omitted because there are no examples of "
                 f"{', '.join(missing)}"
             )
     return full, grid.reset_index(drop=True).astype({"seed": int}), members
@@ -170,8 +170,8 @@ def size_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``full``, ``grid``, ``effective_size`` (per seed) and ``mean_effective_size``.
 
-    The last also has the full model's accuracy on the group; in_grid, in the first, says whether
-    ``grid`` has subnetworks of the checkpoint.
+    The last also has the full model's accuracy on the group; ``in_grid``, in the first, says
+    whether ``grid`` has subnetworks of the checkpoint.
     """
     sizes = effective_size(full, grid, groups=groups, tolerance=tolerance)
     full = full.assign(in_grid=full["checkpoint"].isin(grid["checkpoint"]))

@@ -1,4 +1,4 @@
-"""Tables of what subnetworks answer, and of what they have in common."""
+"""Tables of the accuracy of subnetworks, and of what they have in common."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ ACCURACY = Schema(
         Column(
             "balanced_accuracy",
             "share",
-            "accuracy with labels weighed alike; missing where there is one label or too few of it",
+            "mean accuracy over labels; missing if there is one label or too few examples of one",
             optional=True,
         ),
         Column(
             "information",
             "share",
-            "the same after one bias per label is refitted, which a moved threshold leaves alone",
+            "balanced accuracy after refitting one bias per label, which undoes a moved threshold",
             optional=True,
         ),
     ),
 )
 GROUP_ACCURACY = Schema(
     "group_accuracy",
-    "Means of accuracy over groups of subsets, each subset counting the same.",
+    "Accuracy macro-averaged over groups of subsets.",
     (
         SUBNETWORK,
         TARGET,
@@ -76,8 +76,8 @@ GROUP_ACCURACY = Schema(
         Column("group", "text", "name of the group"),
         Column("accuracy", "share", "mean; missing if the data lack a subset of the group"),
         Column("n_subsets", "whole", "subsets of the group"),
-        Column("subsets", "text", "their names, by semicolons"),
-        Column("missing", "text", "those that have no example"),
+        Column("subsets", "text", "their names, separated by semicolons"),
+        Column("missing", "text", "those without examples"),
     ),
 )
 _KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
@@ -86,7 +86,7 @@ SUBNETWORKS = Schema(
     "What each subnetwork keeps and how well it does.",
     (
         SUBNETWORK,
-        Column("method", "text", "how it was found", optional=True),
+        Column("method", "text", "pruning method", optional=True),
         TARGET,
         SEED,
         Column("sparsity", "share", "share of components pruned"),
@@ -95,9 +95,9 @@ SUBNETWORKS = Schema(
         Column("mlps_kept", "whole", "MLPs kept", header="MLPs kept"),
         Column("kl", "number", "KL from the full model, in-domain", "nats", "KL", digits=3),
         Column("id_accuracy", "share", "over all in-domain examples", header="in-domain"),
-        Column("ood_accuracy", "share", "over all others", header="out-of-domain"),
+        Column("ood_accuracy", "share", "over all out-of-domain ones", header="out-of-domain"),
         Column("id_accuracy_macro", "share", "mean over in-domain subsets", optional=True),
-        Column("ood_accuracy_macro", "share", "mean over the others", optional=True),
+        Column("ood_accuracy_macro", "share", "mean over out-of-domain subsets", optional=True),
         Column("kept", "text", "names of the components kept"),
     ),
 )
@@ -112,8 +112,8 @@ CORE = Schema(
         Column(
             "rate_low",
             "share",
-            "of further seeds at least so many would keep it: lower bound of 95 %, one-sided, by "
-            "Clopper and Pearson; subnetworks of one seed or ranking count as one",
+            "one-sided 95 % lower bound (Clopper and Pearson) of the share of further seeds that "
+            "would keep it; subnetworks of one seed or ranking count as one",
             header="of further seeds, at least",
             optional=True,
         ),
@@ -121,7 +121,7 @@ CORE = Schema(
 )
 CORE_SUMMARY = Schema(
     "core_summary",
-    "The heuristic core in numbers, in one row.",
+    "The size of the heuristic core and its statistics, in one row.",
     (
         _KEPT_BY,
         Column("n_heads", "whole", "heads of the model"),
@@ -129,17 +129,19 @@ CORE_SUMMARY = Schema(
         Column(
             "expected_by_chance",
             "number",
-            "heads that random sets with as many heads of each layer would share; subnetworks of "
+            "heads that random sets with as many heads per layer would share; subnetworks of "
             "one seed or ranking count as one set",
         ),
-        Column("p_value", "number", "of so large a core by that chance", shown="small"),
+        Column("p_value", "number", "probability of a core as large by that chance", shown="small"),
         Column("expected_uniform", "number", "heads that random sets of any layer would share"),
-        Column("p_uniform", "number", "of so large a core by that chance", shown="small"),
-        Column("spearman_rho", "number", "of the frequencies at the lowest and highest target"),
+        Column(
+            "p_uniform", "number", "probability of a core as large by that chance", shown="small"
+        ),
+        Column("spearman_rho", "number", "between frequencies at the lowest and highest target"),
         Column(
             "spearman_p",
             "number",
-            "its p-value, with frequencies permuted within layers; missing where the two targets "
+            "its p-value, with frequencies permuted within layers; missing if the two targets "
             "share seeds or rankings",
             shown="small",
         ),
@@ -159,8 +161,8 @@ def answer_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
 
-    See `accuracy_table` for the arguments. Without subnetworks, which are all by one method, the
-    last two are left out. Warns of outliers among them.
+    See `accuracy_table` for the arguments. The last two are omitted without subnetworks, which all
+    come from one method. Warns of outliers among them.
     """
     accuracy = accuracy_table(full, subnetworks, masked, names)
     tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
@@ -180,7 +182,7 @@ def accuracy_table(
 ) -> pd.DataFrame:
     """The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
 
-    By split are the full model's answers, the subnetworks' in their order, and names of the data.
+    The full model's answers, the subnetworks' in their order, and names of the data are by split.
     """
     models: list[tuple[str, float, int | None]] = [(FULL, np.nan, None)]
     models += [(pruned.name, pruned.target_sparsity, pruned.seed) for pruned in subnetworks]
@@ -232,7 +234,7 @@ def subnetwork_table(
 def on_both_labels(
     full: Evaluation, evaluation: Evaluation, rows: np.ndarray
 ) -> tuple[float, float]:
-    """Balanced accuracy, and that after the biases are refitted; NaN where they are not known."""
+    """Balanced accuracy before and after refitting the biases; NaN where unknown."""
     correct = full.correct_classes.numpy()[rows]
     if reason_against(correct):
         return math.nan, math.nan
@@ -263,10 +265,10 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
 def subset_groups(
     subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, list[str]]]:
-    """Split and subsets of each group that means are over, with ``subsets`` of `proper_subsets`.
+    """Split and subsets of each group to average over, with ``subsets`` from `proper_subsets`.
 
-    ``ID`` and ``OOD`` have all there are, unless ``groups``, which name out-of-domain subsets, say
-    which ones ``OOD`` has.
+    ``ID`` and ``OOD`` include all subsets, unless ``groups``, which name out-of-domain subsets,
+    define ``OOD``.
     """
     every = {
         split.upper(): (split, list(subsets.loc[subsets["split"] == split, "subset"].unique()))
@@ -276,7 +278,7 @@ def subset_groups(
 
 
 def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a table of accuracies for subsets; for all examples where there are no subsets."""
+    """Rows of an accuracy table for subsets; for all examples if there are no subsets."""
     others = accuracy.groupby("split")["subset"].transform("nunique") > 1
     return accuracy[(accuracy["subset"] != ALL) | ~others]
 
@@ -288,7 +290,7 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
         The tables ``head_frequency``, ``head_overlap``, ``core`` and ``core_summary``.
 
     Raises:
-        MismatchError: they are those of different models.
+        MismatchError: they belong to different models.
     """
     names, masks = [pruned.name for pruned in subnetworks], [pruned.mask for pruned in subnetworks]
     targets = [pruned.target_sparsity for pruned in subnetworks]

@@ -1,7 +1,7 @@
-"""The engine: does the jobs of any study, and keeps what comes of them.
+"""The engine: runs the jobs of any study, and keeps their results.
 
-A study says which jobs it has, as far as the results so far tell; the engine does those that are
-not done, each after its needs, and asks again. A job that fails holds up only those that need it.
+A study lists its jobs, as far as known from the results so far; the engine runs those that are
+not done, each after its needs, and asks again. A failed job blocks only the jobs that need it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What goes into a folder: tables and files of the store by name, facts for `config.json`."""
+    """The contents of a results folder: tables and files by name, facts for `config.json`."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -32,16 +32,16 @@ class Results:
 
 
 class Study:
-    """A study that was planned: its settings are checked, its inputs are there.
+    """A planned study: its settings are checked, its inputs exist.
 
     Attributes:
-        folders: in that of the study, that its results go into; ``""`` is the study's own.
+        folders: subfolders for its results; ``""`` is the study's own folder.
     """
 
     folders: Sequence[str] = ("",)
 
     def jobs(self) -> Sequence[Job]:
-        """The jobs known by now, the most urgent first; asked again whenever one is done."""
+        """The jobs known so far, the most urgent first; asked again whenever one is done."""
         raise NotImplementedError
 
     @property
@@ -50,15 +50,15 @@ class Study:
         return sum(job.step.cost(job) for job in self.jobs())
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Open what the pending jobs read; an `InputError`, before the work, if it is unusable."""
+        """Open the inputs of pending jobs; raises `InputError`, before any work, if unusable."""
 
     def results(self) -> Mapping[str, Results]:
-        """Of the finished study, for each of its `folders`."""
+        """The results of the finished study, for each of its `folders`."""
         return {}
 
 
 class Jobs(Study):
-    """Jobs that are all known, for their files in the store alone."""
+    """A fixed list of jobs, for their files in the store only."""
 
     def __init__(self, known: Sequence[Job]) -> None:
         self.known = known
@@ -70,7 +70,7 @@ class Jobs(Study):
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that failed, and why; ``because_of`` another, it was not begun."""
+    """A failed job, and why; with ``because_of``, it was not started because another failed."""
 
     job: Job
     message: str
@@ -84,26 +84,26 @@ class StudyError(MechcoreError):
         self.failures = list(failures)
         causes = [failure for failure in failures if failure.because_of is None]
         waiting = len(failures) - len(causes)
-        more = f"; {waiting} that need their results were not begun" if waiting else ""
+        more = f"; {waiting} that need their results were not started" if waiting else ""
         reasons = ". ".join(f"{failure.job.name}: {failure.message}" for failure in causes)
         super().__init__(
-            f"study: {count(len(causes), 'job')} failed{more}. {reasons}. What was finished is "
-            "kept; after a change of settings only what depends on them is done again"
+            f"study: {count(len(causes), 'job')} failed{more}. {reasons}. Finished work is "
+            "kept; after changing settings, only what depends on them is redone"
         )
 
 
 def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
-    """Do all jobs of a study that are not done; the store remembers that ``out`` uses the results.
+    """Run all pending jobs of a study; the store records that ``out`` uses the results.
 
     Raises:
-        StudyError: jobs failed; all that do not need them were done.
+        StudyError: jobs failed; all jobs that do not need them are done.
         StoreError: the disk is full.
     """
     known = in_order(study.jobs())
     store.remember(out, known)
     pending = [job for job in known if not store.has(job.key)]
     if len(pending) < len(known):
-        progress.say(f"{len(known) - len(pending)} of {len(known)} jobs were done before")
+        progress.say(f"{len(known) - len(pending)} of {len(known)} jobs are already done")
     if not pending:
         return
     before = sum(job.step.cost(job) for job in known) - sum(j.step.cost(j) for j in pending)
@@ -114,7 +114,7 @@ def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
 
 
 class _Scheduler:
-    """Gives jobs to workers, each after its needs."""
+    """Passes jobs to workers, each after its needs."""
 
     def __init__(
         self, study: Study, store: Store, workers: Workers, out: Path, advance: progress.Advance
@@ -139,7 +139,7 @@ class _Scheduler:
                 self.advance(job.step.cost(job))
 
     def _ready(self) -> list[Job]:
-        """Jobs that can be begun; those that need a failed one are noted as failed, too."""
+        """Jobs that can start; those that need a failed job are marked as failed."""
         known = in_order(self.study.jobs())
         self.store.remember(self.out, known)
         ready = []
@@ -157,7 +157,7 @@ class _Scheduler:
 
     def _settle(self, job: Job, receipt: Receipt) -> None:
         for message in receipt.warnings:
-            if message not in self._warned:  # every job that reads the data says the same
+            if message not in self._warned:  # every job that reads the data repeats it
                 self._warned.add(message)
                 warn(f"{job.name}: {message}")
         if receipt.store_failed:

@@ -1,4 +1,4 @@
-"""Doing jobs in this process or in some beside it; what executors have in common."""
+"""Running jobs in this process or in others; the common parts of executors."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mechcore.study.store import Store, StoreError
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a job.
+    """The outcome of a job.
 
     Attributes:
         error: why it failed; None if it is done.
-        store_failed: whether that is for want of room, or the like, so that nothing else will do.
-        warnings: that it gave.
+        store_failed: whether the store could not be written, so that other jobs would fail too.
+        warnings: its warnings.
     """
 
     error: str | None = None
@@ -36,19 +36,19 @@ class Receipt:
 
 
 class Workers(Protocol):
-    """Runs up to ``capacity`` jobs concurrently, as long as an executor keeps it."""
+    """Runs up to ``capacity`` jobs concurrently, for as long as its executor's block lasts."""
 
     capacity: int
 
     def begin(self, job: Job) -> None:
-        """Have a job done, all of whose needs are done."""
+        """Start a job, all of whose needs are done."""
 
     def ended(self) -> list[tuple[Job, Receipt]]:
-        """Wait until a job ends, or for a moment; those that ended since."""
+        """Wait briefly for a job to end; returns the jobs that have ended since."""
 
 
 Executor: TypeAlias = Callable[[Store], AbstractContextManager[Workers]]
-"""Where jobs are done: gives workers for as long as the block lasts, or raises an `InputError`."""
+"""Where jobs run: yields workers for as long as the block lasts, or raises `InputError`."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,11 @@ class Local:
     """This machine.
 
     Attributes:
-        workers: jobs that are done at the same time, each in a process of its own; 1 for this
-            process. A script that asks for more needs the ``if __name__ == "__main__"`` that
-            Python's multiprocessing asks for.
-        cpus: cores for each job; None shares those there are. Results are equal to the last bit
-            only between runs with equal cores.
-        device: where models are put: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
+        workers: number of concurrent jobs, each in its own process; 1 uses this process. With
+            more, a script needs ``if __name__ == "__main__"``, as for Python's multiprocessing.
+        cpus: cores per job; None shares all cores. Results are bit-identical only with the same
+            number of cores.
+        device: device of models: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
     """
 
     workers: int = 1
@@ -134,17 +133,17 @@ class _Beside(Workers):
         except BrokenProcessPool as error:
             names = ", ".join(job.name for job in self._running.values())
             raise MechcoreError(
-                f"study: a worker died during one of {names}: for want of memory, perhaps, or the "
-                'study was started by a script without `if __name__ == "__main__"`. What was '
-                "finished is kept: run the study again, with fewer workers"
+                f"study: a worker died during one of {names}, perhaps out of memory, or since the "
+                'study was started by a script without `if __name__ == "__main__"`. Finished work '
+                "is kept: rerun the study with fewer workers"
             ) from error
         return [(self._running.pop(future), receipt) for future, receipt in receipts.items()]
 
 
 def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
-    """Do a job unless it is done, by this process or meanwhile by another.
+    """Run a job unless it is already done, perhaps meanwhile by another process.
 
-    All its needs are done. With no ``cpus``, torch keeps to the cores that it uses by now.
+    All its needs must be done. Without ``cpus``, torch keeps its current number of threads.
     """
     from mechcore.session import plain_session
 
@@ -158,7 +157,7 @@ def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
                     _make(job, store, device)
         except MechcoreError as failure:
             error, store_failed = str(failure), isinstance(failure, StoreError)
-        except (RuntimeError, MemoryError) as failure:  # torch's want of memory among them
+        except (RuntimeError, MemoryError) as failure:  # includes torch running out of memory
             error = reason(failure)
     said = {str(w.message): None for w in caught if issubclass(w.category, MechcoreWarning)}
     return Receipt(error, store_failed, tuple(said))
@@ -181,7 +180,7 @@ def _unpacked(job: bytes, *place: Any) -> Receipt:
 
 
 def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
-    """Do a job in a process beside the one that planned it, see `done`."""
+    """Run a job in another process than the one that planned it, see `done`."""
     try:
         job.check_code()
     except MechcoreError as error:
@@ -190,14 +189,14 @@ def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
 
 
 def n_cores() -> int:
-    """Cores that this process may use: affinity and quotas can leave it fewer than there are."""
+    """Cores available to this process: affinity and quotas can limit them."""
     from joblib import cpu_count
 
     return int(cpu_count())
 
 
 def at_most_all(count: int, what: str) -> int:
-    """So many cores, or all that there are, with a warning that ``what`` asks for more."""
+    """``count`` cores, or all available ones, with a warning that ``what`` requests more."""
     if count > (most := n_cores()):
         warn(f"{what} is {count}, but this machine has {most} cores: using {most}")
     return min(count, most)
@@ -205,9 +204,9 @@ def at_most_all(count: int, what: str) -> int:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Let torch and numerical libraries use so many cores inside the block; None changes nothing.
+    """Make torch and numerical libraries use ``count`` cores inside the block; None: no change.
 
-    More than this machine has would bring it to a halt: then all of them, with a warning.
+    At most all cores of this machine are used, with a warning, since more would stall it.
     """
     if count is None:
         yield

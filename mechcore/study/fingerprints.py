@@ -1,4 +1,4 @@
-"""What files hold, in a digest: of checkpoints and of users' data."""
+"""Digests of the content of checkpoints and of users' data files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CHECKPOINT_FILES = (
     "merges.txt",
     "*.model",
 )
-"""What a model and its tokenizer are read from; other files in the folder do not matter."""
+"""Files of a model and its tokenizer; other files in the folder do not matter."""
 
 _SETTLED = 2.0
-"""Seconds since a file's last change after which its digest is remembered: one more change could
-leave its times as they are, where clocks are coarse."""
+"""Seconds after a file's last change before its digest is cached: with coarse clocks, an earlier
+change might not alter its times."""
 
 Hasher = Callable[[Path], str]
 """SHA-256 of a file, hexadecimal."""
@@ -54,7 +54,7 @@ def hash_file(path: Path) -> str:
 
 
 class RememberedHashes:
-    """`hash_file`, remembered as long as a file does not change."""
+    """`hash_file`, cached for as long as a file does not change."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], str] = {}
@@ -73,9 +73,9 @@ class RememberedHashes:
 
 
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
-    """Digests of a checkpoint's files by name; of a hub id its commit.
+    """Digests of a checkpoint's files by name, or the commit of a hub id.
 
-    ``source`` is a directory, GGUF file or hub id; an `InputError` if there is no such checkpoint.
+    ``source`` is a directory, GGUF file or hub id; raises `InputError` if it does not exist.
     """
     path = Path(source)
     if path.is_file():
@@ -93,15 +93,15 @@ def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_
 
 
 def architecture_code(source: str, revision: str | None) -> Sequence[object]:
-    """The class of a checkpoint's architecture, which is found by name and imported by no step.
+    """The class of a checkpoint's architecture, which is looked up by name, not imported by a step.
 
-    There is none for a configuration that cannot be used: loading the model says why.
+    There is none for an unusable configuration; loading the model reports why.
     """
     config, state = Path(source) / "config.json", None
     with suppress(OSError):
         state = (config.stat().st_size, config.stat().st_mtime_ns)
     with suppress(InputError):
-        # What is on a hub can be another one at any time.
+        # The content of a hub can change at any time.
         read = _architecture if state else _architecture.__wrapped__
         return [read(source, revision, state)]
     return []
@@ -109,7 +109,7 @@ def architecture_code(source: str, revision: str | None) -> Sequence[object]:
 
 @cache
 def _architecture(source: str, revision: str | None, state: object) -> type:
-    """Of a configuration, read once as long as its file is in the same state."""
+    """The architecture of a configuration, read once while its file stays unchanged."""
     from mechcore.models.architectures.base import architecture_of
     from mechcore.models.loading import read_config
 
@@ -118,12 +118,12 @@ def _architecture(source: str, revision: str | None, state: object) -> type:
 
 
 def _commit(source: str, revision: str | None) -> str:
-    """The commit of a hub id, which is fetched as far as need be."""
+    """The commit of a hub id, which is fetched if necessary."""
     from mechcore.models.loading import read_config
 
     if commit := getattr(read_config(source, revision), "_commit_hash", None):
         return str(commit)
     raise InputError(
-        f"checkpoint {source}: cannot tell its commit, which results are kept under; expected a "
+        f"checkpoint {source}: its commit, which identifies results, is unknown; expected a "
         "snapshot of the hub; name a local folder instead"
     )

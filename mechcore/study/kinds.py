@@ -1,4 +1,4 @@
-"""Kinds of study: what their settings are, and how they are planned."""
+"""Kinds of study: their settings, and how they are planned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mechcore.yaml_file import read_plain, validated
 S = TypeVar("S")
 
 DEFAULT = "heuristic-core"
-"""The kind of a study whose file names none."""
+"""The kind of a study whose file does not name one."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,9 @@ class StudyKind(Generic[S]):
 
     Attributes:
         settings: a frozen dataclass, all of whose fields have defaults.
-        plan: the jobs of a study with such settings, and what it gives; the store says what is
-            done.
-        located: the same settings with relative paths made absolute, beginning at a folder.
-        executor: where the jobs of such a study are done, unless told otherwise.
+        plan: makes the planned study for settings and a store.
+        located: the same settings with relative paths made absolute, relative to a folder.
+        executor: where the jobs of such a study run by default.
     """
 
     settings: type[S]
@@ -43,13 +42,13 @@ class StudyKind(Generic[S]):
 
 
 def read_study(path: str | Path) -> tuple[str, Any]:
-    """The kind of the study in a YAML file, `DEFAULT` where it names none, and its settings.
+    """The kind of the study in a YAML file, by default `DEFAULT`, and its settings.
 
     Relative paths in it are relative to its folder.
 
     Raises:
-        InputError: the file is missing or of another kind, is not valid YAML, or does not describe
-            a study; the message names the file and what is wrong in it.
+        InputError: the file is missing or has another suffix, is not valid YAML, or does not
+            describe a study; the message names the file and the error.
     """
     path = Path(path)
     content = read_plain(path, "; mechcore study init writes one") or {}

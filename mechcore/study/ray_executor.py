@@ -1,4 +1,4 @@
-"""Doing jobs on the workers of a Ray cluster, of this machine or of many.
+"""Running jobs on the workers of a Ray cluster, on one or more machines.
 
 All machines must see the store, the models and the data under the same paths.
 """
@@ -18,10 +18,10 @@ from mechcore.study.step import Job
 from mechcore.study.store import Store, StoreError
 
 RETRIES = 5
-"""How often a job is begun again after its worker died; pruning goes on where it was."""
+"""How often a job is restarted after its worker died; pruning resumes."""
 
 _LOOK = 0.5
-"""Seconds between looks at the workers' progress."""
+"""Seconds between polls of the workers."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class OnRay:
     """A Ray cluster.
 
     Attributes:
-        address: of the cluster; None starts one on this machine.
-        cpus: cores for each job.
-        gpus: GPUs for each job, also a share of one; for jobs on ``"cuda"`` one, unless a share is
-            asked for. A job sees no other GPUs.
-        device: where models are put.
+        address: address of the cluster; None starts one on this machine.
+        cpus: cores per job.
+        gpus: GPUs per job, possibly a fraction; by default one for jobs on ``"cuda"``. A job sees
+            no other GPUs.
+        device: device of models.
 
     Raises:
         InputError: Ray is not installed, or the device is one of several GPUs.
@@ -48,8 +48,8 @@ class OnRay:
         _ray()
         if self.device.startswith("cuda:"):
             raise InputError(
-                f"executor ray: device is {self.device}; expected cuda: Ray gives every job a GPU, "
-                "and the job sees no other"
+                f"executor ray: device is {self.device}; expected cuda, since Ray gives every job "
+                "its own GPU"
             )
         if self.device == "cuda" and not self.gpus:
             object.__setattr__(self, "gpus", 1.0)
@@ -69,17 +69,17 @@ class _Cluster:
         self.capacity = self._room()
         resources = {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus}
         remote = ray.remote(**resources, max_retries=RETRIES, retry_exceptions=False)
-        self.task = remote(done_elsewhere)  # on a worker, which keeps its models open
+        self.task = remote(done_elsewhere)  # on a worker, which keeps its models loaded
         self._running: dict[Any, Job] = {}
 
     def _room(self) -> int:
-        """Jobs for which there is room; of a cluster that grows, twice as many wait."""
+        """Number of jobs to submit; doubled so that a growing cluster has jobs waiting."""
         resources, room = self.ray.cluster_resources(), []
         for name, wanted in (("CPU", self.wanted.cpus), ("GPU", self.wanted.gpus)):
             if wanted > (known := resources.get(name, 0)):
                 raise InputError(
-                    f"executor ray: a job asks for {wanted:g} {name}, but the cluster has "
-                    f"{known:g} in all; lower resources.{name.lower()}s"
+                    f"executor ray: a job requests {wanted:g} {name}, but the cluster has "
+                    f"{known:g} in total; lower resources.{name.lower()}s"
                 )
             room += [int(known / wanted)] if wanted else []
         return 2 * min(room)
@@ -109,7 +109,7 @@ class _Cluster:
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray will soon leave GPUs visible to tasks that asked for none, as we want it.
+    # Future versions of Ray leave GPUs visible to tasks that request none, as wanted here.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -123,7 +123,7 @@ def _ray() -> Any:
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
-    """A connection, which ends with the block unless it was there before."""
+    """A connection, closed at the end of the block unless it already existed."""
     ray = _ray()
     if ray.is_initialized():
         yield ray

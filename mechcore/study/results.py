@@ -1,4 +1,4 @@
-"""The folder of a study: which study it is, and its results, brought there from the store."""
+"""The folder of a study: its identity, and its results, copied from the store."""
 
 from __future__ import annotations
 
@@ -38,41 +38,40 @@ class Opened:
 
 
 def check_out(out: Path, kind: str) -> None:
-    """Raise an `InputError` unless ``out`` can be written, and is free or holds such a study."""
+    """Raise `InputError` unless ``out`` is writable, and empty or a study of this kind."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; expected a folder (--out)")
+        raise InputError(f"{out}: found a file; expected a folder (--out)")
     check_can_write(out)
-    # A store alone: killed before there was more.
+    # Only a store: killed before anything else was written.
     there = {path.name for path in out.iterdir()} if out.exists() else set()
     alone = {STORE, *(path.name for path in out.glob(f".*.{STUDY}"))}
     if STUDY in there:
         known = _known(out).get("kind")
         if known not in (None, kind):
             raise InputError(
-                f"{out}: holds a study of kind {known!r}; this one is of kind {kind!r}: choose "
+                f"{out}: found a study of kind {known!r}; expected kind {kind!r}; choose "
                 "another --out"
             )
     elif there - alone:
         raise InputError(
-            f"{out}: the folder is not empty and is not that of a study (no {STUDY}); choose "
-            "another --out"
+            f"{out}: the folder is not empty and has no study (no {STUDY}); choose another --out"
         )
 
 
 def check_folders(out: Path, names: Iterable[str]) -> None:
-    """Raise an `InputError` where folders in that of a study hold another study's results."""
+    """Raise `InputError` if subfolders of a study hold another study's results."""
     own = _written(out)
     for name in filter(None, names):
         taken = [file for file in (STUDY, CONFIG_FILE) if (out / name / file).exists()]
         if taken and (taken[0] == STUDY or f"{name}/{CONFIG_FILE}" not in own):
             raise InputError(
-                f"variants: {out / name} holds the results of another study, which those of "
-                f"{name!r} would replace; choose another name for the variant, or another --out"
+                f"variants: {out / name} holds results of another study, which the variant "
+                f"{name!r} would replace; choose another name for it, or another --out"
             )
 
 
 def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
-    """Note in ``out`` which study it is, so that it can be looked at and gone on with."""
+    """Record in ``out`` which study it is, so that it can be inspected and resumed."""
     inside = store.path.resolve() == (out / STORE).resolve()
     _note(
         out,
@@ -85,7 +84,7 @@ def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
 
 
 def opened(out: Path) -> Opened:
-    """The study in a folder; an `InputError` if there is none."""
+    """The study in a folder; raises `InputError` if there is none."""
     path = out / STUDY
     if not path.exists():
         raise InputError(
@@ -94,7 +93,7 @@ def opened(out: Path) -> Opened:
     content = _noted(out)
     for name in ("kind", "store", "settings"):
         if name not in content:
-            raise InputError(f"{path}: has no {name!r}; run the study again")
+            raise InputError(f"{path}: no {name!r}; rerun the study")
     kind = str(content["kind"])
     settings = STUDIES[kind].read(content["settings"], str(path))
     return Opened(kind, settings, Store(out / str(content["store"])))
@@ -103,9 +102,9 @@ def opened(out: Path) -> Opened:
 def write_results(
     study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
 ) -> list[Path]:
-    """Bring the results of a finished study to ``out``; what it wrote before and not now goes.
+    """Copy the results of a finished study to ``out``, and remove its outdated ones.
 
-    ``origins`` say where settings that are not defaults came from, by their names with dots. Gives
+    ``origins`` gives the origins of settings that are not defaults, by dotted name. Returns
     the folders with results.
     """
     by_folder, wanted = study.results(), set[str]()
@@ -143,7 +142,7 @@ def write_results(
 
 
 def add_written(out: Path, files: Iterable[Path]) -> None:
-    """Note further files of a study's results, such as its report."""
+    """Record further files of a study's results, such as its report."""
     names = {path.relative_to(out).as_posix() for path in files}
     _note(out, written=sorted({*_written(out), *names}))
 
@@ -155,12 +154,12 @@ def _noted(out: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError(f"found a {type(content).__name__}, expected an object")
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); run the study again") from error
+        raise InputError(f"{path}: cannot be read ({error}); rerun the study") from error
     return content
 
 
 def _known(out: Path) -> dict[str, Any]:
-    """What is noted, or nothing: a file that is missing or damaged is written anew."""
+    """The recorded facts, or none if the file is missing or damaged, and rewritten."""
     try:
         return _noted(out)
     except InputError:
@@ -172,7 +171,7 @@ def _note(out: Path, **facts: Any) -> None:
 
 
 def _written(out: Path) -> tuple[str, ...]:
-    """Files that the study wrote, as far as they lie in its folder."""
+    """Files in its folder that the study wrote."""
     names = _known(out).get("written")
     names = names if isinstance(names, list) else []
     return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
@@ -185,5 +184,5 @@ def _remove(out: Path, name: str) -> None:
     path.unlink(missing_ok=True)
     for folder in path.relative_to(out).parents:
         if folder != Path():
-            with suppress(OSError):  # not empty: it holds things of others
+            with suppress(OSError):  # not empty: it contains other files
                 (out / folder).rmdir()

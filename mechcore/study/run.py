@@ -30,7 +30,7 @@ from mechcore.study.store import Damaged, Store
 
 @dataclass(frozen=True)
 class Prepared:
-    """A study that was checked; jobs are those known by now, each after its needs."""
+    """A checked study, with the jobs known so far, each after its needs."""
 
     study: Study
     store: Store
@@ -46,18 +46,18 @@ def prepare(
     store: str | Path | None = None,
     device: str = "cpu",
 ) -> Prepared:
-    """Check everything and work out what is left to do; nothing is written.
+    """Check everything and determine the remaining jobs; nothing is written.
 
-    Arguments are those of `run_study`; ``device`` is where models are put.
+    Arguments are those of `run_study`; ``device`` is the device of models.
 
     Raises:
-        InputError: the settings, a file or a folder cannot be used.
+        InputError: the settings, a file or a folder is invalid.
     """
     out = Path(out)
     if kind in STUDIES and kind not in REPORTS:
         raise InputError(
-            f"kind of study {kind!r}: has no report, which a study ends with; the package that "
-            f"offers the kind also offers its report, as an entry point of {REPORTS.group}"
+            f"kind of study {kind!r}: no report is registered; the package that "
+            f"provides the kind must also provide its report, as an entry point of {REPORTS.group}"
         )
     check_out(out, kind)
     kept = Store(out / STORE if store is None else store)
@@ -79,27 +79,27 @@ def run_study(
     executor: Executor | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Do what is left of a study, and write its results and reports.
+    """Run the remaining jobs of a study, and write its results and reports.
 
-    Everything is checked before anything is written. Results of jobs are kept in the store, so that
-    running again does only what is missing: after an interruption the rest, from the step of
-    pruning last saved; after a change of settings, inputs, code or versions what depends on it.
+    Everything is checked before anything is written. Results of jobs are kept in the store, so
+    a rerun does only what is missing: after an interruption the rest, from the last saved pruning
+    step; after a change of settings, inputs, code or versions what depends on it.
 
     Args:
-        settings: of the study.
-        out: folder for the results; of several variants each gets a folder in it.
-        kind: of study, a name in `mechcore.study.kinds.STUDIES`.
+        settings: settings of the study.
+        out: folder for the results; each of several variants gets a subfolder.
+        kind: kind of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
-        executor: where jobs are done; None is this process, with what the settings say of it.
-        origins: where settings that are not defaults came from, by their names with dots, for
+        executor: where jobs run; None is this process, with the resources of the settings.
+        origins: origins of settings that are not defaults, by dotted name, for
             ``config.json``; None: from Python.
 
     Returns:
-        Each report.
+        The paths of the reports.
 
     Raises:
-        InputError: the settings, a file or a folder cannot be used.
-        StudyError: jobs failed; all that do not need them were done.
+        InputError: the settings, a file or a folder is invalid.
+        StudyError: jobs failed; all jobs that do not need them are done.
         StoreError: the disk is full.
     """
     out = Path(out)
@@ -110,7 +110,7 @@ def run_study(
     study, kept = prepared.study, prepared.store
     kept.create()
     kept.leftovers(remove=True)
-    # Noted before the work, so that nothing of it can be cleaned away meanwhile.
+    # Recorded before the work, so that its results cannot be cleaned away meanwhile.
     place = kept.remember(out, prepared.jobs)
     with kept.lock(place):
         begin(out, kind, STUDIES[kind].located(settings, Path.cwd()), kept)
@@ -125,7 +125,7 @@ def run_study(
 def run_here(
     kind: str, settings: Any, out: str | Path, *, store: str | Path | None = None, **local: Any
 ) -> Path:
-    """`run_study` on this machine; its report. Further arguments are those of `Local`."""
+    """`run_study` on this machine; returns its report. Further arguments are those of `Local`."""
     return run_study(settings, out, kind=kind, store=store, executor=Local(**local))[0]
 
 
@@ -139,15 +139,15 @@ def _report(out: Path, folder: Path) -> Path:
 
 
 def job_table(folder: str | Path) -> tuple[Any, Store]:
-    """The jobs of the study in a folder, from its settings, inputs and code as they are now.
+    """The jobs of the study in a folder, from its current settings, inputs and code.
 
     Returns:
-        One row per job known by now: key, kind, name, state (``done``, ``begun`` or ``to do``),
+        One row per job known so far: key, kind, name, state (``done``, ``begun`` or ``to do``),
         seconds and bytes (0 if not done), and why (what changed since it was last done, in words;
-        empty where it is done or was never done); and the store.
+        empty if it is done or was never done); and the store.
 
     Raises:
-        InputError: there is no study, or a file that it works on is gone.
+        InputError: there is no study, or one of its input files is gone.
     """
     import pandas as pd
 
@@ -155,7 +155,7 @@ def job_table(folder: str | Path) -> tuple[Any, Store]:
     store, rows = study.store, []
     for job in in_order(STUDIES[study.kind].plan(study.settings, store).jobs()):
         state, seconds, size, why = "to do", 0.0, 0, ""
-        try:  # only a look: what is damaged shows when it is used, or compared by `Store.verify`
+        try:  # not verified: damage is detected on use, or by `Store.verify`
             manifest = store.manifest(job.key)
             state, seconds, size = "done", manifest.seconds, manifest.bytes
         except Damaged:

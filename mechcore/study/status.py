@@ -1,4 +1,4 @@
-"""What the results of a study take up, and what could go."""
+"""The size of a study's results, and what can be removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def status_table(jobs: pd.DataFrame) -> pd.DataFrame:
 
 
 def damaged(store: Store) -> list[str]:
-    """What is wrong with results in the store, a line each."""
+    """One line per damaged result in the store."""
     problems = []
     for key in store.all_keys():
         try:
@@ -29,7 +29,7 @@ def damaged(store: Store) -> list[str]:
 
 
 def removable(store: Store) -> tuple[list[str], list[Path], int]:
-    """Keys that no study has use for, what killed processes left, and bytes of both."""
+    """Keys that no study uses, leftovers of killed processes, and the size of both in bytes."""
     keys, leftovers = store.unused(), store.leftovers()
     own = [path for key in keys for path in (store.folder(key), store.partial(key))]
     files = {file for path in (*own, *leftovers) for file in (path, *path.rglob("*"))}

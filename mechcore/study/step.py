@@ -1,10 +1,10 @@
-"""Steps and jobs: the contract between the engine and everything that is done in a study.
+"""Steps and jobs: the contract between the engine and the work of a study.
 
-A step is a class: its fields are its settings, `Step.run` does it. A job is a step with its
-settings, its inputs and the jobs whose results it reads; its key is a digest of all that its
+A step is a class: its fields are its settings, `Step.run` does the work. A job is a step with its
+settings, its inputs and the jobs whose results it reads; its key is a digest of everything that its
 result depends on:
 
-* the settings, but for those that the step says are without effect;
+* the settings, except those that the step declares without effect;
 * the inputs, by content;
 * the keys of the jobs that it needs;
 * the versions of the packages that matter;
@@ -31,7 +31,7 @@ from mechcore.study.fingerprints import Hasher, digest_of
 from mechcore.tables import Schema, write_tables
 
 TABLES_FOLDER = "tables"
-"""Where the tables of a job, and of a study, lie."""
+"""Subfolder of the tables of a job, and of a study."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,25 +43,25 @@ class Input(Protocol):
     """Something outside the store that a job reads."""
 
     def content(self, hash_file: Hasher) -> Any:
-        """What it holds, as a JSON value; not where it lies.
+        """Its content, independent of location, as a JSON value.
 
         Raises:
-            InputError: it is not there, or cannot be used.
+            InputError: it is missing or unusable.
         """
 
     def uses(self) -> Sequence[object]:
-        """Code that reading it takes and that no step imports: registered functions and classes."""
+        """Code used for reading it that no step imports: registered functions and classes."""
         return ()
 
 
 class Step(ABC):
-    """Something done as a whole; a frozen dataclass whose fields are its settings.
+    """A unit of work; a frozen dataclass whose fields are its settings.
 
     Attributes:
-        kind: what is done, in a word.
-        packages: whose versions matter beside `VERSIONED`.
-        without_effect: names of settings that change how it is done but not what comes of it.
-        schemas: of the tables that it writes.
+        kind: the kind of work, in a word.
+        packages: packages whose versions matter in addition to `VERSIONED`.
+        without_effect: names of settings that change how it runs but not its results.
+        schemas: schemas of the tables that it writes.
     """
 
     kind: ClassVar[str]
@@ -71,18 +71,18 @@ class Step(ABC):
 
     @abstractmethod
     def run(self, work: Work) -> None:
-        """Do it: read what ``work`` gives, fill its folder.
+        """Run the step: read from ``work``, and write into its folder.
 
         Raises:
-            MechcoreError: it cannot be done; nothing of it stays but ``work.partial``.
+            MechcoreError: it fails; only ``work.partial`` is kept.
         """
 
     def cost(self, job: Job) -> float:
-        """About how many passes of one example through the model it costs."""
+        """Its approximate cost, in forward passes of one example."""
         return 1.0
 
     def uses(self) -> Sequence[object]:
-        """What it runs that its module does not import: registered functions and classes."""
+        """Code that it runs but its module does not import: registered functions and classes."""
         return ()
 
     def settings(self) -> dict[str, Any]:
@@ -99,11 +99,11 @@ class Job:
     """A step with everything that it works on.
 
     Attributes:
-        step: what is done, with its settings.
-        name: for people, unique within a study.
-        needs: jobs whose results it reads, by what they are to it.
-        inputs: what else it reads, by what it is to it.
-        contents: of the inputs, as they were when the job was planned.
+        step: the step, with its settings.
+        name: displayed name, unique within a study.
+        needs: jobs whose results it reads, by their role.
+        inputs: other inputs that it reads, by their role.
+        contents: contents of the inputs when the job was planned.
     """
 
     step: Step
@@ -122,7 +122,7 @@ class Job:
         inputs: Mapping[str, Input] | None = None,
         hash_file: Hasher,
     ) -> Job:
-        """Plan a job, whose inputs are there; only their content is read."""
+        """Plan a job whose inputs exist; only their content is read."""
         read = dict(inputs or {})
         return cls(step, name, dict(needs or {}), read, _contents(read, hash_file))
 
@@ -145,7 +145,7 @@ class Job:
         return digest_of(self.recipe)
 
     def check_code(self) -> None:
-        """Raise an `InputError` if code was registered, or edited, in the first process alone."""
+        """Raise `InputError` if code was registered, or edited, only in the first process."""
         try:
             changes = differences(self.recipe, replace(self).recipe)
         except InputError as error:
@@ -154,27 +154,27 @@ class Job:
             raise known_here_alone(", ".join(changes))
 
     def check_inputs(self, hash_file: Hasher) -> None:
-        """Raise an `InputError` if an input is gone, or is another one than its key says."""
+        """Raise `InputError` if an input is gone, or no longer matches the job's key."""
         try:
             now = _contents(self.inputs, hash_file)
         except (InputError, OSError) as error:
             raise InputError(
-                f"{error}; it was there when the study was planned: put it back and run it again"
+                f"{error}; it existed when the study was planned: restore it and rerun"
             ) from error
         for name in _changed(self.contents, now):
-            raise InputError(f"the {name} files changed while the study ran; run it again")
+            raise InputError(f"the {name} files changed while the study ran; rerun it")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artefact is: a job's key, which is the digest of its recipe, its kind and name.
+    """The description of an artefact: a job's key (the digest of its recipe), kind and name.
 
     Attributes:
         files: SHA-256 by relative path.
         bytes: size of all files.
-        seconds: time the work took; after an interruption, of the last part.
-        made: time of the end, ISO 8601 with its zone.
-        machine: where, and what of it can change the last bits of a result.
+        seconds: duration of the work; after an interruption, of the last part.
+        made: time of completion, ISO 8601 with its zone.
+        machine: the machine, with properties that can change the last bits of a result.
     """
 
     key: str
@@ -190,7 +190,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Work:
-    """What a job is done with: a folder to fill, and a place for what an interrupted one left."""
+    """The environment of a running job: its output folder, and one for partial results."""
 
     job: Job
     folder: Path
@@ -199,21 +199,21 @@ class Work:
     device: str
 
     def needed(self, what: str) -> Path:
-        """Folder with the results of a job that this one needs; `Damaged` if they were changed."""
+        """Folder with the results of a needed job; raises `Damaged` if they were changed."""
         return self.store.whole(self.job.needs[what].key)
 
     def table(self, what: str, name: str = "") -> pd.DataFrame:
-        """A table of a job that this one needs, by default the one that is called as it is."""
+        """A table of a needed job, by default the one with the same name as the need."""
         schemas = {schema.name: schema for schema in self.job.needs[what].step.schemas}
         name = name or what
         return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
 
     def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Write tables as CSV, those that the step has a schema of with its columns."""
+        """Write tables as CSV, with the columns of the step's schemas where there are any."""
         write_tables(self.folder / TABLES_FOLDER, tables, self.job.step.schemas)
 
     def empty_tables(self) -> dict[str, pd.DataFrame]:
-        """Every table of the step without a row, where there is nothing to tell."""
+        """Every table of the step without rows, if there are no results."""
         import pandas as pd
 
         schemas = self.job.step.schemas
@@ -221,10 +221,10 @@ class Work:
 
 
 def known_here_alone(what: str) -> InputError:
-    """The error of a job that can be done in the first process alone."""
+    """The error of a job that can run only in the first process."""
     return InputError(
-        f"another process finds other things than the first ({what}): what is registered in a "
-        "script or notebook is known there alone; offer it in an installed package as an entry "
+        f"another process lacks code of the first ({what}): code registered in a "
+        "script or notebook is known only there; provide it in an installed package as an entry "
         "point, or run with one worker in this process"
     )
 
@@ -234,7 +234,7 @@ def _contents(inputs: Mapping[str, Input], hash_file: Hasher) -> dict[str, Any]:
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
-    """These jobs and all that they need, each once by its key, and after those that it needs."""
+    """These jobs and all that they need, each once by key and after the jobs it needs."""
     known: dict[str, Job] = {}
 
     def add(jobs: Iterable[Job]) -> None:
@@ -248,16 +248,16 @@ def in_order(jobs: Iterable[Job]) -> list[Job]:
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
-    """Versions of Python and of packages that results depend on; None for what is not there.
+    """Versions of Python and of packages that results depend on; None for missing packages.
 
-    Of Python the patch version does not count.
+    Python's patch version does not count.
     """
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {"python": python, **{name: _version(name) for name in (*VERSIONED, *packages)}}
 
 
 def this_machine() -> dict[str, Any]:
-    """The machine, and what of it can change the last bits of a result."""
+    """The machine, with properties that can change the last bits of a result."""
     import torch
 
     return {
@@ -278,7 +278,7 @@ def _version(package: str) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, mappings and sequences as JSON has them."""
+    """Dataclasses, mappings and sequences as plain JSON values."""
     if is_dataclass(value) and not isinstance(value, type):
         own = (field.name for field in fields(value) if OF_STUDY not in field.metadata)
         return {name: plain(getattr(value, name)) for name in own}
@@ -290,7 +290,7 @@ def plain(value: Any) -> Any:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What changed between two recipes of a job, in words, the most telling first."""
+    """What changed between two recipes of a job, in words, the most informative first."""
     words = {"settings": "setting {}", "inputs": "input {}", "versions": "package {}"}
     words |= {"code": "{}.py", "needs": "result of {}"}
     changes: list[str] = []

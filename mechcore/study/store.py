@@ -1,9 +1,9 @@
 """The run store: results of finished jobs, each under a key of everything it depends on.
 
-A job's files lie in ``objects/KEY[:2]/KEY/`` beside a ``manifest.json`` with their checksums. They
-are written to a hidden folder beside it, synced, and moved into place, so that an artefact is there
-as a whole or not at all. Whoever does a job holds its lock, which the system drops when the process
-dies.
+A job's files are in ``objects/KEY[:2]/KEY/`` with a ``manifest.json`` of their checksums. They
+are written to a hidden folder next to it, synced, and moved into place, so that an artefact exists
+completely or not at all. The process that runs a job holds its lock, which the system releases when
+the process dies.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ STUDIES = "studies"
 PARTIAL = "partial"
 FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Those of writing."""
+"""Errors of writing."""
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading a damaged file of JSON raises."""
+"""Errors of reading a damaged JSON file."""
 
 
 class StoreError(MechcoreError):
-    """The store cannot be written; what is finished in it is safe."""
+    """The store cannot be written; finished results in it are safe."""
 
 
 class Damaged(MechcoreError):
-    """An artefact is not what was written."""
+    """An artefact differs from what was written."""
 
 
 class Store:
@@ -56,14 +56,14 @@ class Store:
         self._verified: set[str] = set()
         self._held: set[str] = set()
         if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
-        # Listed before it is looked for, as another process may be making it.
+            raise InputError(f"store {self.path}: found a file; expected a folder (--store)")
+        # Listed before it is looked for, since another process may be creating it.
         listed = self.path.iterdir() if self.path.exists() else ()
         there = {path.name for path in listed if not path.name.startswith(".")}
         if not self.exists:
             if there - {"objects", PARTIAL, "locks", STUDIES}:
                 raise InputError(
-                    f"store {self.path}: the folder is not empty and is no store of mechcore; "
+                    f"store {self.path}: the folder is not empty and not a store of mechcore; "
                     "choose another --store"
                 )
             check_can_write(self.path)
@@ -72,17 +72,17 @@ class Store:
             if json.loads((self.path / MARK).read_text())["format"] == FORMAT:
                 return
         raise InputError(
-            f"store {self.path}: is of another format; this version reads {FORMAT}; choose another "
+            f"store {self.path}: has another format; this version reads {FORMAT}; choose another "
             "--store"
         )
 
     @property
     def exists(self) -> bool:
-        """Whether there is a folder yet."""
+        """Whether the folder exists."""
         return (self.path / MARK).is_file()
 
     def create(self) -> None:
-        """Make the folder, if need be."""
+        """Create the folder if necessary."""
         if not self.exists:
             # Locked so that no other process takes the temporary file for a leftover.
             with self.lock(_key_of(Path(MARK))), self.writing("the store"):
@@ -91,11 +91,11 @@ class Store:
     # -- finding ----------------------------------------------------------------------------------
 
     def folder(self, key: str) -> Path:
-        """Where the artefact of ``key`` is, or would be."""
+        """The folder of the artefact of ``key``, existing or not."""
         return self.path / "objects" / key[:2] / key
 
     def has(self, key: str) -> bool:
-        """Whether the artefact is there and whole.
+        """Whether the artefact exists and is intact.
 
         A damaged one is removed, with a warning, so that it will be made again.
         """
@@ -113,24 +113,24 @@ class Store:
                 self.verify(key)  # or it just did
             except Damaged as error:
                 warn(
-                    f"store {self.path}: {error}; it was damaged after it was written, and is "
-                    "done again"
+                    f"store {self.path}: {error}; it was damaged after it was written; repeating "
+                    "the job"
                 )
                 self.remove(key)
                 return False
         return True
 
     def whole(self, key: str) -> Path:
-        """Folder of an artefact that is compared with its checksums, once in a process."""
+        """Folder of an artefact, verified against its checksums once per process."""
         if key not in self._verified:
             self.verify(key)
         return self.folder(key)
 
     def verify(self, key: str) -> Manifest:
-        """Its manifest; `Damaged` where a checksum differs, or a file is missing or not its own."""
+        """Its manifest; raises `Damaged` if a checksum differs, or a file is missing or foreign."""
         folder, manifest = self.folder(key), self.manifest(key)
         if manifest.key != key or digest_of(dict(manifest.recipe)) != key:
-            raise Damaged(f"{manifest.name}: its manifest is that of another job")
+            raise Damaged(f"{manifest.name}: its manifest belongs to another job")
         paths = (path for path in folder.rglob("*") if not path.is_dir())
         files = {path.relative_to(folder).as_posix() for path in paths} - {MANIFEST}
         if odd := sorted(files ^ set(manifest.files)):
@@ -142,7 +142,7 @@ class Store:
         return manifest
 
     def manifest(self, key: str) -> Manifest:
-        """The manifest of an artefact; `Damaged` if it cannot be read."""
+        """The manifest of an artefact; raises `Damaged` if it cannot be read."""
         path = self.folder(key) / MANIFEST
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -151,10 +151,10 @@ class Store:
                 raise ValueError("its checksum differs")
             return Manifest(**content)
         except _UNREADABLE as error:
-            raise Damaged(f"job {key[:12]}: its manifest cannot be used ({error})") from error
+            raise Damaged(f"job {key[:12]}: invalid manifest ({error})") from error
 
     def all_keys(self) -> list[str]:
-        """Keys of all artefacts, whole or not."""
+        """Keys of all artefacts, intact or not."""
         return sorted(path.name for path in (self.path / "objects").glob("*/[!.]*"))
 
     def _states(self) -> Iterable[Path]:
@@ -166,10 +166,10 @@ class Store:
     def making(self, key: str, kind: str, name: str, recipe: Mapping[str, Any]) -> Iterator[Path]:
         """A folder to fill, which becomes the artefact at the end of the block, see `writing`.
 
-        Only to be used under the `lock` of ``key``, where there is no artefact.
+        Use only under the `lock` of ``key``, and if the artefact does not exist.
         """
         started = time.monotonic()
-        # What is left of attempts to make it, or to remove it.
+        # Leftovers of attempts to make or remove it.
         for path in (*self.folder(key).parent.glob(f".*.{key}"), *self.partial(key).glob(".*")):
             _discard(path)
         with self.writing(name), appearing(self.folder(key)) as folder:
@@ -184,15 +184,15 @@ class Store:
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Turn a full or failing disk into a `StoreError`, which says that nothing is lost."""
+        """Turn errors of a full or failing disk into a `StoreError`; finished results are safe."""
         try:
             yield
         except OSError as error:
             if error.errno not in _DISK_ERRORS:
                 raise
             raise StoreError(
-                f"store {self.path}: {error.strerror or error} while writing {what}; what was "
-                "finished before is safe: make room, then rerun the same command to resume"
+                f"store {self.path}: {error.strerror or error} while writing {what}; finished "
+                "results are safe: free space, then rerun the same command to resume"
             ) from error
 
     @contextmanager
@@ -207,12 +207,12 @@ class Store:
             yield
 
     def _if_free(self, key: str) -> AbstractContextManager[bool]:
-        """Hold the lock of ``key``, unless this store does, or say that another process has it."""
+        """Hold the lock of ``key`` unless this store does; yields False if another process does."""
         return nullcontext(True) if key in self._held else self._acquired(key, 0)
 
     @contextmanager
     def _acquired(self, key: str, timeout: float) -> Iterator[bool]:
-        """Hold the lock of ``key``, or say that it was not free within so many seconds."""
+        """Hold the lock of ``key``; yields False if it was not free within ``timeout`` seconds."""
         with ExitStack() as stack:
             with self.writing("a lock"):
                 lock = locked(self.path / "locks" / f"{key}.lock", timeout)
@@ -227,11 +227,11 @@ class Store:
                 self._held.discard(key)
 
     def partial(self, key: str) -> Path:
-        """The folder in which an unfinished job keeps what it needs to go on."""
+        """The folder in which an unfinished job saves what it needs to resume."""
         return self.path / PARTIAL / key
 
     def forget_partial(self, key: str) -> None:
-        """Remove what an unfinished job kept."""
+        """Remove the partial results of an unfinished job."""
         _discard(self.partial(key))
 
     # -- studies ----------------------------------------------------------------------------------
@@ -239,21 +239,21 @@ class Store:
     def remember(self, out: Path, jobs: Iterable[Job]) -> str:
         """Record the results that the study in ``out`` references; return its lock's name.
 
-        Of a job that is not done, the result of before stays noted as long as it is there: what
-        changed since can be told from it. A store inside ``out`` may be moved with it.
+        For a job that is not done, its previous result stays recorded as long as it exists, to
+        tell what has changed since. A store inside ``out`` may be moved with it.
         """
         place = self._place(out)
         name = digest_of(place)
         with self.lock(name), self.writing("the list of studies"):
             keys = [(job.name, job.key) for job in jobs]
-            # Also of jobs that are not known yet this time.
+            # Includes jobs that are not known yet this time.
             last = self._last(name) | {name: key for name, key in keys if self.has(key)}
             content = {"out": place, "keys": sorted(key for _, key in keys), "last": last}
             write_json(self.path / STUDIES / f"{name}.json", content)
         return name
 
     def last_recipe(self, out: Path, job: Job) -> Mapping[str, Any] | None:
-        """What the result depended on that the study in ``out`` last had of a job; None if gone."""
+        """The recipe of the last result of a job in the study in ``out``; None if gone."""
         key = self._last(digest_of(self._place(out))).get(job.name)
         try:
             return self.manifest(key).recipe if key else None
@@ -271,9 +271,9 @@ class Store:
         return {}
 
     def unused(self) -> list[str]:
-        """Keys of artefacts, or of what was only begun, that no study has use for.
+        """Keys of artefacts, finished or not, that no study uses.
 
-        Studies whose folder is gone have none.
+        Studies whose folder is gone use nothing.
         """
         used: set[str] = set()
         for path in (self.path / STUDIES).glob("[!.]*.json"):
@@ -283,22 +283,22 @@ class Store:
                     used |= set(study["keys"])
             except _UNREADABLE as error:
                 raise InputError(
-                    f"store {self.path}: {path.name} cannot be read ({error}), so that it is "
-                    "unknown what is still used; run the studies again, or remove the file"
+                    f"store {self.path}: {path.name} cannot be read ({error}), so it is unknown "
+                    "which results are still used; rerun the studies, or remove the file"
                 ) from error
         return sorted({*self.all_keys(), *(path.name for path in self._states())} - used)
 
     # -- removing ---------------------------------------------------------------------------------
 
     def remove(self, key: str) -> bool:
-        """Remove an artefact, and the state of its making; False while another process has it."""
+        """Remove an artefact and its partial results; False if another process holds its lock."""
         with self._if_free(key) as free:
             if not free:
                 return False
             self._verified.discard(key)
             folder = self.folder(key)
             if folder.exists():
-                # Out of the way at once: one that is half removed is never taken for whole.
+                # Renamed first: a partly removed artefact is never taken for an intact one.
                 grave = folder.with_name(f".removed.{key}")
                 _discard(grave)
                 folder.rename(grave)
@@ -307,9 +307,9 @@ class Store:
         return True
 
     def leftovers(self, *, remove: bool = False) -> list[Path]:
-        """What processes left behind that died at work; nothing that is still being worked on.
+        """Files left behind by killed processes; nothing that is still in use.
 
-        These are temporary files and folders, and states of what is finished.
+        These are temporary files and folders, and partial results of finished jobs.
         """
         patterns = ("objects/*/.*", f"{PARTIAL}/*/.*", f"{STUDIES}/.*", f".*.{MARK}")
         hidden = [path for pattern in patterns for path in self.path.glob(pattern)]
@@ -317,7 +317,7 @@ class Store:
         remains = [*(path for path in hidden if path.parent not in ended), *ended]
         locks, gone = [path.stem for path in (self.path / "locks").glob("*.lock")], list[Path]()
         for key in {*locks, *map(_key_of, remains)}:
-            with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
+            with self._if_free(key) as free:  # held, so that no process starts on it meanwhile
                 own = [path for path in remains if free and _key_of(path) == key]
                 for path in own if remove else ():
                     _discard(path)
@@ -326,7 +326,7 @@ class Store:
 
 
 def _key_of(path: Path) -> str:
-    """The key of a temporary file or folder, in its name or in that of its folder."""
+    """The key in the name of a temporary file or folder, or of its parent."""
     if path.parent.parent.name == PARTIAL:
         return path.parent.name
     return path.name.removesuffix(".json").rpartition(".")[2]

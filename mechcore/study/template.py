@@ -1,4 +1,4 @@
-"""The settings of a study, each with its default and what it means, as a file to begin with."""
+"""A template file of a study's settings, with defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mechcore.yaml_file import YAML
 _WIDTH = 100
 _HEAD = """\
 # A study of mechcore: mechcore run {name}
-# Whatever is left out has the value shown here. Relative paths begin at this file's folder.
-# mechcore run {name} --dry-run lists the jobs that there are to do.
+# Omitted settings have the values shown here. Paths are relative to this file's folder.
+# mechcore run {name} --dry-run lists the jobs to run.
 """
 
 
 def template(file: Path, kind: str = DEFAULT) -> str:
-    """The text of a YAML file of this name with the settings of a kind of study."""
+    """The text of a YAML file with the settings of a kind of study."""
     if file.suffix not in YAML:
         raise InputError(f"{file}: expected a file that ends in {', '.join(YAML)}")
     settings = STUDIES[kind].settings()
@@ -47,7 +47,7 @@ def _lines(settings: Any, indent: str) -> Iterator[str]:
             yield from _lines(value, f"{indent}  ")
         else:
             named = " or ".join(presets.named)
-            yield f"{indent}  preset: {presets.default}  # {named}; what follows changes it"
+            yield f"{indent}  preset: {presets.default}  # {named}; changed by the following"
             yield from _lines(value, f"{indent}  # ")
 
 
@@ -68,5 +68,5 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def in_yaml(value: Any) -> str:
-    """A plain value, or one that settings can hold, in one line of YAML: JSON, a part of it."""
+    """A setting's value in one line of YAML, written as JSON."""
     return json.dumps(plain(value), ensure_ascii=False)

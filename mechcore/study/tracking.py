@@ -18,7 +18,7 @@ from mechcore.report.page import REPORT_FILE
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 
 _SETTINGS = {
-    # Nothing but the run itself: no terminal, machine, packages, code or git.
+    # Only the run itself: no terminal, machine, packages, code or git.
     "console": "off",
     "silent": True,
     "disable_git": True,
@@ -36,24 +36,25 @@ def log_run(
 ) -> str:
     """Log a finished run to Weights & Biases.
 
-    Logged are the run's configuration, `summary_of` it, every table, every PNG figure, and an
+    Logs the run's configuration, its `summary_of`, every table, every PNG figure, and an
     artifact of type ``report`` with the report, the tables and the configuration. wandb adds the
-    versions of Python and of the libraries in use, but nothing of the terminal, the machine or the
-    code. Nothing is printed or asked.
+    versions of Python and of the libraries in use, but no information on the terminal, the machine
+    or the code. Nothing is printed or asked.
 
     Args:
-        folder: of the run, whose name the run there has; wandb keeps its files in ``wandb`` in it.
-        project: of Weights & Biases.
+        folder: folder of the run, which gives the run its name; wandb's files go to ``wandb`` in
+            it.
+        project: project on Weights & Biases.
         mode: ``"offline"`` writes files and uses no network; ``wandb sync`` sends them later.
             ``"online"`` needs a login.
 
     Returns:
-        Offline the folder to sync, online the address of the run.
+        The folder to sync (offline), or the address of the run (online).
 
     Raises:
-        InputError: wandb is not installed or not logged in, the project or mode cannot be used,
+        InputError: wandb is not installed or not logged in, the project or mode is invalid,
             or the folder is not that of a finished run.
-        MechcoreError: Weights & Biases did not take the run.
+        MechcoreError: logging failed.
     """
     run = read_run(folder)
     check_can_log(project, mode)
@@ -66,25 +67,25 @@ def log_run(
             mode=mode,
             dir=str(path),
             config=run.config,
-            reinit="create_new",  # a run that is being logged already stays open
+            reinit="create_new",  # runs that are being logged stay open
             settings=wandb.Settings(**_SETTINGS),
         )
         with tracked:
             _log(wandb, tracked, run)
     except wandb.errors.UsageError as error:
         raise InputError(f"wandb: {reason(error)}") from error
-    except Exception as error:  # whatever it raises: the run itself is done
+    except Exception as error:  # any error: the run itself is done
         raise MechcoreError(f"wandb: {reason(error)}") from error
     return str(tracked.url) if mode == "online" else str(Path(tracked.dir).parent)
 
 
 def summary_of(run: RunFolder) -> dict[str, float]:
-    """The figures of a run that are worth comparing between runs, as far as it has them.
+    """The values of a run that are worth comparing between runs, if available.
 
     Returns:
-        Accuracies (shares, over all subsets) as ``accuracy/SPLIT/full`` and, the mean over the
+        Accuracies (shares, over all subsets) as ``accuracy/SPLIT/full`` and, averaged over the
         subnetworks of a target sparsity, ``accuracy/SPLIT/s0.50``, with the data's name after the
-        split where a split has several; and of the heuristic core ``core/size`` (heads),
+        split if a split has several; and for the heuristic core ``core/size`` (heads),
         ``core/expected_by_chance`` and ``core/p_value``.
     """
     summary: dict[str, float] = {}
@@ -113,7 +114,7 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
             logged[f"tables/{name}"] = wandb.Table(dataframe=_plain(table))
         if len(table) > (most := wandb.Table.MAX_ROWS):
             warn(
-                f"wandb: table {name}: {len(table)} rows, of which Weights & Biases shows the "
+                f"wandb: table {name}: {len(table)} rows, but Weights & Biases shows only the "
                 f"first {most}; the report artifact has all"
             )
     for path in sorted((run.path / FIGURES_FOLDER).glob("[!.]*.png")):
@@ -136,10 +137,12 @@ def _plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_can_log(project: str, mode: str) -> None:
-    """Raise an `InputError`, before any work, where a run could not be logged."""
+    """Raise `InputError`, before any work, if a run could not be logged."""
     if mode not in ("offline", "online"):
         raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # none of its errors to its makers
+    os.environ.setdefault(
+        "WANDB_ERROR_REPORTING", "false"
+    )  # do not send wandb's errors to its developers
     if find_spec("wandb") is None:
         raise InputError("wandb is not installed; install it with: pip install 'mechcore[wandb]'")
     wandb: Any = import_module("wandb")

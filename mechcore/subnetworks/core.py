@@ -1,13 +1,13 @@
 """What several subnetworks have in common, and how they differ (arXiv 2403.03942, section 4).
 
-What is shared by chance is that of random subnetworks that keep as many heads *of each layer* as
-those found. Pruning prefers some layers to others whatever the seed, so that subnetworks share more
-heads than random ones of their size even if within layers their heads are arbitrary. Figures
-called *uniform* are those of random heads of any layer.
+Chance levels are for random subnetworks that keep as many heads *of each layer* as the given ones.
+Pruning prefers some layers whatever the seed, so subnetworks share more heads than random ones of
+their size even if their heads are arbitrary within layers. Values called *uniform* are for random
+heads of any layer.
 
-Subnetworks of several sparsities that are cut from one ranking hold one another, whatever it
-ranks, and masks trained with one seed share its noise. By chance such subnetworks are one random
-subnetwork, that of their common heads.
+Subnetworks of several sparsities from one ranking are nested, whatever it ranks, and masks trained
+with one seed share its noise. For chance levels such subnetworks count as one random subnetwork,
+that of their common heads.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from mechcore.wording import count
 
 HEAD_FREQUENCY = Schema(
     "head_frequency",
-    "How many seeds keep each component, at each target sparsity.",
+    "Number of seeds that keep each component, at each target sparsity.",
     (
         *PART,
         TARGET,
         Column("n_seeds", "whole", "masks of this target"),
-        Column("count", "whole", "those that keep the component"),
+        Column("count", "whole", "masks that keep the component"),
         Column("frequency", "share", "count / n_seeds"),
     ),
 )
 HEAD_OVERLAP = Schema(
     "head_overlap",
-    "How many heads every two subnetworks share.",
+    "Overlap of the heads of every pair of subnetworks.",
     (
         Column("first", "text", "one subnetwork"),
         Column("second", "text", "the other"),
@@ -51,21 +51,21 @@ HEAD_OVERLAP = Schema(
         Column(
             "expected",
             "number",
-            "its mean if each kept as many random heads of each layer; missing, as are those that "
-            "follow, where both are of one seed or ranking",
+            "its mean if each kept as many random heads of each layer; missing, like the following "
+            "columns, if both come from one seed or ranking",
         ),
-        Column("p_value", "number", "of sharing so many heads by that chance", shown="small"),
+        Column("p_value", "number", "p of sharing this many heads by that chance", shown="small"),
         Column("expected_uniform", "number", "its mean if each kept as many random heads"),
-        Column("p_uniform", "number", "of sharing so many heads by that chance", shown="small"),
+        Column("p_uniform", "number", "p of sharing this many heads by that chance", shown="small"),
     ),
 )
 BOTH_LABELS = ("balanced_accuracy", "information")
-"""Figures of both labels: what one gains by a moved threshold, the other loses."""
+"""Metrics over both labels: what one label gains by a moved threshold, the other loses."""
 
-_SPREAD = Column("spread", "share", "high less low", unit="points", shown="bare")
+_SPREAD = Column("spread", "share", "high minus low", unit="points", shown="bare")
 ACCURACY_SPREAD = Schema(
     "accuracy_spread",
-    "How far the accuracy of subnetworks of one target sparsity differs between seeds.",
+    "Spread of the accuracy of subnetworks of one target sparsity between seeds.",
     (
         TARGET,
         *PLACE,
@@ -77,7 +77,7 @@ ACCURACY_SPREAD = Schema(
         Column("high", "share", "highest seed", header="highest"),
         _SPREAD,
         *(
-            _SPREAD.alike(f"{name}_spread", f"the same of {name}", optional=True)
+            _SPREAD.alike(f"{name}_spread", f"the same for {name}", optional=True)
             for name in BOTH_LABELS
         ),
     ),
@@ -90,15 +90,14 @@ class HeuristicCore(Shown):
 
     Attributes:
         heads: the core, by layer.
-        n_subnetworks: how many subnetworks share it.
-        n_heads: heads of the model.
-        expected: size expected if each subnetwork kept as many heads of each layer as it does, but
-            random ones.
-        p_value: probability that such random subnetworks share at least as many heads; exact.
-            Those of one draw are one random subnetwork, with as many heads of each layer
+        n_subnetworks: number of subnetworks that share it.
+        n_heads: number of heads of the model.
+        expected: expected size if each subnetwork kept as many random heads of each layer.
+        p_value: exact probability that such random subnetworks share at least as many heads.
+            Subnetworks of one draw count as one random subnetwork, with as many heads of each layer
             as they have in common.
-        expected_uniform: size expected if each kept as many heads as it does, but random ones of
-            any layer: n_heads * prod_i (1 - head_sparsity_i), where each is a draw of its own.
+        expected_uniform: expected size if each kept as many random heads of any layer:
+            n_heads * prod_i (1 - head_sparsity_i), for independent draws.
         p_uniform: the probability for those.
     """
 
@@ -125,13 +124,13 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
 
     Args:
         masks: single masks of zeros and ones.
-        draws: number of the random draw that each is of, see `mechcore.pruning.draws_of`; by
-            default each is one of its own.
+        draws: number of each mask's random draw, see `mechcore.pruning.draws_of`; by
+            default all are independent.
 
     Raises:
         InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
             masks and draws differ.
-        MismatchError: the masks are those of different models.
+        MismatchError: the masks belong to different models.
     """
     shape = _common_shape(masks)
     common: dict[int, set[Component]] = {}
@@ -152,15 +151,15 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
 def shared_by_chance(
     groups: Sequence[int], sizes: Int[np.ndarray, "sets group"]
 ) -> Float[np.ndarray, " n+1"]:
-    """How many things all of several random sets share, if each has given sizes within groups.
+    """Distribution of the number of items that all random sets share, given sizes within groups.
 
     Within a group the intersection with a random set of size k is hypergeometric, so its
-    distribution follows exactly from one set to the next; groups are independent, so that of the
-    sum over groups is the convolution.
+    distribution follows exactly from one set to the next; groups are independent, so the
+    distribution of the sum over groups is the convolution.
 
     Args:
-        groups: how many things are in each group, n in all.
-        sizes: how many of them are in each set.
+        groups: number of items in each group, n in total.
+        sizes: number of them in each set.
 
     Returns:
         Probabilities that 0 to n are in every set.
@@ -178,7 +177,7 @@ def shared_by_chance(
 
 
 def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
-    """Probability of at least so many."""
+    """Probability of at least the observed number."""
     return min(1.0, float(chance[observed:].sum()))
 
 
@@ -217,10 +216,10 @@ def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) ->
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """Spearman correlation of head frequencies at two sparsities; NaN where one is constant.
+    """Spearman correlation of head frequencies at two sparsities; NaN if one is constant.
 
-    The p-value is that of subnetworks found apart: of those of one seed or ranking at both
-    sparsities it says nothing. Frequencies that are permuted within layers are its chance.
+    The p-value is for independent subnetworks: it is meaningless for those of one seed or ranking
+    at both sparsities. The null distribution permutes frequencies within layers.
     """
 
     rho: float
@@ -255,21 +254,21 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
 def head_overlap(
     masks: Sequence[Mask], names: Sequence[str], draws: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """Jaccard index of the heads of every two subnetworks, and those expected by chance.
+    """Jaccard index of the heads of every pair of subnetworks, with its chance level.
 
     Args:
         masks: single masks of zeros and ones.
-        names: of the subnetworks, in the same order.
+        names: names of the subnetworks, in the same order.
         draws: see `heuristic_core`.
 
     Returns:
-        The columns of `HEAD_OVERLAP`, a row per pair. The Jaccard index is 1 where neither keeps a
+        The columns of `HEAD_OVERLAP`, a row per pair. The Jaccard index is 1 if neither keeps a
         head.
 
     Raises:
         InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
             masks and names, or draws, differ.
-        MismatchError: the masks are those of different models.
+        MismatchError: the masks belong to different models.
     """
     shape = _common_shape(masks)
     if len(masks) != len(names):
@@ -310,11 +309,11 @@ def _by_layer(shape: ModelShape, kept: Sequence[set[Component]]) -> Int[np.ndarr
 
 
 def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """How far the accuracy of subnetworks of one sparsity differs between seeds, per subset.
+    """Spread of the accuracy of subnetworks of one sparsity between seeds, per subset.
 
     Args:
         accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
-            seed, data, split, subset, accuracy; perhaps `BOTH_LABELS`. All found by one method.
+            seed, data, split, subset, accuracy; optionally `BOTH_LABELS`. All by one method.
 
     Returns:
         The columns of `ACCURACY_SPREAD`, a row per target sparsity and subset.

@@ -18,7 +18,7 @@ from scipy import stats
 from mechcore.errors import InputError, shown, warn
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema, estimate
 
-_GROUP = Column("group", "text", "subsets that accuracies are means over")
+_GROUP = Column("group", "text", "group of subsets that accuracies are averaged over")
 _FULL = Column("full_accuracy", "share", "accuracy of the full model", header="full model")
 EFFECTIVE_SIZE = Schema(
     "effective_size",
@@ -28,9 +28,9 @@ EFFECTIVE_SIZE = Schema(
         CHECKPOINT,
         SEED,
         Column("effective_size", "share", "share of components kept; 1 if none is faithful"),
-        Column("faithful", "flag", "whether a subnetwork is"),
+        Column("faithful", "flag", "whether a subnetwork is faithful"),
         Column("target_sparsity", "share", "target sparsity of the sparsest faithful subnetwork"),
-        Column("accuracy", "share", "of the sparsest faithful subnetwork"),
+        Column("accuracy", "share", "accuracy of the sparsest faithful subnetwork"),
         _FULL,
     ),
 )
@@ -46,7 +46,7 @@ MEAN_EFFECTIVE_SIZE = Schema(
             "mean share of components kept",
             low="mean_low",
             high="mean_high",
-            over="over pruning seeds: other seeds, the same texts and grid",
+            over="over pruning seeds, for the same texts and grid",
             optional_ends=True,
         ),
         Column("low", "share", "smallest seed"),
@@ -63,13 +63,13 @@ GRID = ("checkpoint", "seed", "target_sparsity", "subset", "accuracy")
 """Columns of the subnetworks' accuracies."""
 
 KEPT = "kept"
-"""A further column of these: the share of components that the subnetwork does keep."""
+"""An optional column: the share of components that the subnetwork actually keeps."""
 
 ROUNDING = 1e-6
-"""Accuracies no further apart than this are equal.
+"""Accuracies that differ by at most this are equal.
 
 They are ratios of counts, often stored as float32, and 0.83 - 0.03 is not 0.80 in floating point: a
-subnetwork that loses exactly the tolerance is not faithful, whichever way rounding goes.
+subnetwork that loses exactly the tolerance is not faithful, regardless of rounding.
 """
 
 PERCENT = "25 % is the share 0.25"
@@ -87,25 +87,25 @@ def effective_size(
     A subnetwork is faithful on a group of subsets if its accuracy is more than the full model's
     minus ``tolerance`` (one-sided, strict up to `ROUNDING`). The accuracy on a group is the
     unweighted mean over its subsets. Sparsities between those of the grid are not considered, and
-    a sparser subnetwork may be faithful where a denser one is not. Where the full model's accuracy
+    a sparser subnetwork may be faithful even if a denser one is not. If the full model's accuracy
     is below the tolerance, every subnetwork is faithful.
 
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
-            ``grid`` lacks are left out, with a warning.
+            ``grid`` lacks are omitted, with a warning.
         grid: accuracy (share) of subnetworks: checkpoint, seed, target_sparsity (share of
-            components to prune, in [0, 1)), subset, accuracy; and kept (share), where masks miss
-            that: by default 1 - target_sparsity. A seed's size is chosen among the sparsities that
-            it has itself; a warning names those that another seed has and it has not.
+            components to prune, in [0, 1)), subset, accuracy; and kept (share), if masks miss
+            their target: by default 1 - target_sparsity. A seed's size is chosen among its own
+            sparsities; a warning names those that only other seeds have.
         groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
             are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
             all six together.
-        tolerance: how much accuracy (share) a faithful subnetwork may lose.
+        tolerance: maximum accuracy loss (share) of a faithful subnetwork.
 
     Returns:
         One row per group, checkpoint (in the order of ``full``) and seed: group, checkpoint, seed,
         effective_size (share of components kept), faithful, target_sparsity and accuracy of the
-        chosen subnetwork, full_accuracy. Where no subnetwork of the grid is faithful,
+        chosen subnetwork, full_accuracy. If no subnetwork of the grid is faithful,
         effective_size is 1, as published, but faithful is False, and target_sparsity and accuracy
         are missing.
 
@@ -153,9 +153,9 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per group and checkpoint: group, checkpoint, effective_size (mean share of
         components kept), low and high (smallest and largest over seeds), n_seeds, n_faithful
-        (seeds with a faithful subnetwork; each of the others counts as 1), mean_low and mean_high
-        (95 % interval of the mean over seeds by Student's t, texts and grid as they are; missing
-        for one seed, and where all have one size).
+        (seeds with a faithful subnetwork; others count as 1), mean_low and mean_high
+        (95 % interval of the mean over seeds by Student's t, for the same texts and grid; missing
+        for one seed, and if all have the same size).
     """
     _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
     by_checkpoint = sizes.groupby(["group", "checkpoint"], sort=False)
@@ -168,7 +168,9 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
     mean, error = table["effective_size"], by_checkpoint["effective_size"].sem().to_numpy()
     reach = pd.Series(error * stats.t.ppf(0.975, np.maximum(table["n_seeds"] - 1, 1)))
-    reach = reach.where(table["low"] < table["high"])  # one size only says that the grid is coarse
+    reach = reach.where(
+        table["low"] < table["high"]
+    )  # equal sizes only show that the grid is coarse
     low, high = ((mean + sign * reach).clip(0, 1) for sign in (-1, 1))
     return table.assign(mean_low=low, mean_high=high)
 
@@ -190,7 +192,7 @@ def _check_settings(groups: Mapping[str, Sequence[str]], tolerance: float) -> No
 
 
 def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
-    """The checkpoints of ``full`` that ``grid`` has, which must be all of those of ``grid``."""
+    """The checkpoints of ``full`` that ``grid`` has; ``grid`` must not have any others."""
     alone = [checkpoint for checkpoint in grid if checkpoint not in full]
     if alone:
         raise InputError(
@@ -200,14 +202,14 @@ def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
     both = [checkpoint for checkpoint in full if checkpoint in grid]
     if len(both) < len(full):
         warn(
-            f"full: left out {len(full) - len(both)} of {len(full)} checkpoints, of which grid has "
-            f"no subnetwork; used {shown(_list(both), 300)}"
+            f"full: omitted {len(full) - len(both)} of {len(full)} checkpoints without subnetworks "
+            f"in grid; used {shown(_list(both), 300)}"
         )
     return both
 
 
 def _name_uneven(settings: pd.DataFrame) -> None:
-    """Warn of sparsities that another seed of the same checkpoint has."""
+    """Warn of sparsities that only other seeds of the same checkpoint have."""
     lacking = [
         f"checkpoint {checkpoint!r}, seed {seed!r} lacks {_list(sorted(gone))}"
         for checkpoint, rows in settings.groupby("checkpoint", sort=False)
@@ -216,7 +218,7 @@ def _name_uneven(settings: pd.DataFrame) -> None:
     ]
     if lacking:
         warn(
-            "grid: some seeds lack sparsities that others of the same checkpoint have, and their "
+            "grid: some seeds lack sparsities that others of the same checkpoint have, so their "
             f"sizes are chosen among the rest: {'; '.join(lacking)}"
         )
 
@@ -233,7 +235,7 @@ def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
 
 
 def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """Checked accuracies with a column for every subset, NaN where there is none."""
+    """Checked accuracies with a column for every subset, NaN if missing."""
     _require(frame, name, columns)
     keys = list(columns[:-1])
     table = frame[list(columns)].reset_index(drop=True)

@@ -95,7 +95,7 @@ def smallest_subnetworks(
         limit: loss accepted, as a share.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
-        seed: of folds and resamples.
+        seed: seed of folds and resamples.
 
     Returns:
         The columns of `SMALLEST`, a row for each measure.

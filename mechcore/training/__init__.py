@@ -5,8 +5,8 @@ of its examples, a causal language model learns to continue a prompt with the an
 (the loss is on the answer token alone). Checkpoints are ordinary Hugging Face directories.
 
 A run's folder holds ``step-0200/``, ``step-0400/``, ..., ``final/``, ``history.json`` and
-``training.json`` (what was trained on what, and how); while it is trained also ``state/``, from
-which an interrupted run goes on.
+``training.json`` (what was trained on what, and how); during training also ``state/``, from
+which an interrupted run resumes.
 """
 
 from typing import TYPE_CHECKING

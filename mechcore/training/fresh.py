@@ -46,30 +46,30 @@ def new_model(
     """A model to fine-tune, and its tokenizer.
 
     Without a prompt it is a classifier: a pretrained body with a new, random head, unless the base
-    is a classifier of the same classes by name, whose head stays, with its order of classes. With
-    a prompt it is the causal language model that the base is.
+    is a classifier with the same class names, whose head and class order are kept. With
+    a prompt it is the base as a causal language model.
 
     Args:
-        base: checkpoint directory or hub id, of any head, or none.
+        base: checkpoint directory or hub id, with any head or none.
         classes: names of the classes to learn, in the order of a new head; None for those of a
             base that is a classifier.
-        prompt: of language models, which need no classes; see `answering`.
-        from_scratch: take the configuration and the tokenizer alone; all weights are random.
-        seed: of random weights.
+        prompt: prompt of language models, which need no classes; see `answering`.
+        from_scratch: use only the configuration and the tokenizer; all weights are random.
+        seed: seed of random weights.
         revision: branch, tag or commit of a hub id.
-        allow_pickle: read ``pytorch_model.bin`` where there are no safetensors, see `load_model`.
-        device: where the weights go.
+        allow_pickle: read ``pytorch_model.bin`` if there are no safetensors, see `load_model`.
+        device: device of the weights.
 
     Returns:
         The model, with float32 weights, in training mode; and the tokenizer, with a padding token.
 
     Raises:
-        InputError: the base cannot be used, lacks weights beside the head's, is of an architecture
-            that mechcore cannot read, or the classes make no sense.
+        InputError: the base is unusable, lacks weights other than the head's, has an architecture
+            that mechcore cannot read, or the classes are invalid.
     """
     name, place = str(base), device_of(device)
     if name.endswith(".gguf"):
-        raise InputError(f"checkpoint {name}: is a GGUF file; expected one in Hugging Face format")
+        raise InputError(f"checkpoint {name}: found a GGUF file; expected Hugging Face format")
     config = read_config(name, revision)
     tokenizer = load_tokenizer(name, revision=revision)
     own_classes = _classes_of(config, name)
@@ -85,8 +85,8 @@ def new_model(
         config.problem_type = None  # a base may be made for regression
     elif classes is not None:
         raise InputError(
-            "classes: are for classifiers, and a prompt is for language models, whose classes are "
-            "their answers; give one of both"
+            "classes are for classifiers, and a prompt is for language models, whose classes are "
+            "their answers; give only one of them"
         )
     loader = _loader(name, config, prompt)
     _fit_tokenizer(name, config, tokenizer, from_scratch)
@@ -97,7 +97,7 @@ def new_model(
             try:
                 model = loader.from_config(config, dtype=torch.float32, trust_remote_code=False)
             except Exception as error:  # transformers raises any kind for a bad configuration
-                raise InputError(f"checkpoint {name}: no model of it: {reason(error)}") from error
+                raise InputError(f"checkpoint {name}: cannot be built: {reason(error)}") from error
         else:
             new_head = prompt is None and not keeps
             model = _pretrained(name, loader, config, revision, allow_pickle, new_head)
@@ -112,12 +112,12 @@ _CLASSIFIER, _OF_TOKENS = "ForSequenceClassification", "ForTokenClassification"
 
 
 def _named(config: Any) -> str:
-    """The class that a checkpoint was saved from, ``none`` where it does not say."""
+    """The class that a checkpoint was saved from, ``none`` if unknown."""
     return str((config.architectures or ["none"])[0])
 
 
 def _classes_of(config: Any, base: str) -> list[str] | None:
-    """The names of a classifier's classes in index order; None where it has none."""
+    """The names of a classifier's classes in index order; None if it has none."""
     if not _named(config).endswith(_CLASSIFIER):
         return None
     names = names_in(config, f"checkpoint {base}")
@@ -152,14 +152,14 @@ def _loader(base: str, config: Any, prompt: str | None) -> Any:
         architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind, "")
         if architecture_of(config).adapter(architecture, kind) is None:
             raise InputError(
-                f"checkpoint {base}: is of the kind {kind!r}, of which mechcore reads no "
-                f"classifiers; expected one of {', '.join(ARCHITECTURES)}, or a decoder whose "
+                f"checkpoint {base}: mechcore reads no classifiers of the family {kind!r}; "
+                f"expected one of {', '.join(ARCHITECTURES)}, or a decoder whose "
                 "language model TransformerLens bridges"
             )
         return AutoModelForSequenceClassification
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         raise InputError(
-            f"checkpoint {base}: is of the kind {kind!r}, which is no causal language model; leave "
+            f"checkpoint {base}: the family {kind!r} has no causal language model; leave "
             "out the prompt to train a classifier"
         )
     return AutoModelForCausalLM
@@ -168,7 +168,7 @@ def _loader(base: str, config: Any, prompt: str | None) -> Any:
 def _fit_tokenizer(
     base: str, config: Any, tokenizer: PreTrainedTokenizerBase, from_scratch: bool
 ) -> None:
-    """Give the configuration the tokenizer's padding token, and make sure of the vocabulary."""
+    """Set the tokenizer's padding token in the configuration, and check the vocabulary."""
     # RoBERTa's positions are counted from the padding token of its pretraining.
     if (
         getattr(config, "pad_token_id", None) is None
@@ -207,7 +207,7 @@ def _pretrained(
     check_sizes(base, report, except_for=lambda key: new_head and _is_new(key, model))
     missing = report["missing_keys"]
     if lost := sorted(key for key in missing if not (new_head and _is_new(key, model))):
-        remedy = f"expected all{' but a classification head' * new_head}; or train from scratch"
+        remedy = f"expected all{' except a classification head' * new_head}; or train from scratch"
         raise lacking(base, lost, report, type(model).__name__, remedy)
     if unread := left_out(model, architecture, report):
         problem = not_read(base, model, unread)
@@ -229,7 +229,7 @@ def _is_new(key: str, model: PreTrainedModel) -> bool:
 
 
 def _renew_head(base: str, model: PreTrainedModel, own: Sequence[str] | None) -> None:
-    """Put a new head in the place of a base's own, which is for other classes."""
+    """Replace a base's own head, which is for other classes, by a new one."""
     wanted = cast(dict[int, str], model.config.id2label).values()
     old = ", ".join(own) if own else "classes without names"
     if _named(model.config).endswith(_OF_TOKENS):

@@ -1,4 +1,4 @@
-"""The history of a training run: its evaluations, which of them is the best, and when it ends."""
+"""The history of a training run: its evaluations, the best one, and when it ends."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mechcore.training.settings import TrainSettings
 HISTORY_FILE = "history.json"
 
 _DIGITS = 9
-"""Differences of accuracies are rounded to them: 0.51 - 0.5 is above 0.01 in floating point."""
+"""Digits to which accuracy differences are rounded: 0.51 - 0.5 > 0.01 in floating point."""
 
 
 def write_records(out: Path, records: Sequence[dict[str, Any]], best: int | None) -> None:
-    """Write the evaluations, and the step of the best one where training has a patience."""
+    """Write the evaluations and, if training has a patience, the step of the best one."""
     of_best = {} if best is None else {"best": best}
     write_json(out / HISTORY_FILE, {"evaluations": list(records), **of_best})
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:
-    """The evaluations as they were recorded, in order; none where there is no history yet."""
+    """The recorded evaluations, in order; empty if there is no history yet."""
     return _read(out)[0] if (out / HISTORY_FILE).is_file() else []
 
 
@@ -43,7 +43,7 @@ def _read(out: Path) -> tuple[list[dict[str, Any]], int | None]:
             raise ValueError(f"step {best!r}, the best, was not evaluated")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: is no history of a training run ({error!r}); expected an object with "
+            f"{path}: not a history of a training run ({error!r}); expected an object with "
             "evaluations: restore it, or train again into another folder"
         ) from error
     return records, best
@@ -54,7 +54,7 @@ def read_history(out: str | Path) -> pd.DataFrame:
 
     Returns:
         One row per evaluation, data set and subset: ``step``, ``loss`` (mean training
-        cross-entropy in nats since the evaluation before), ``dataset``, ``subset`` (``"all"`` for
+        cross-entropy in nats since the previous evaluation), ``dataset``, ``subset`` (``"all"`` for
         the whole data set), ``accuracy`` (share from 0 to 1).
 
     Raises:
@@ -70,7 +70,7 @@ def read_history(out: str | Path) -> pd.DataFrame:
 
 
 def best_step(out: str | Path) -> int | None:
-    """The step of the best evaluation so far, which ``final`` is of; None without a patience.
+    """The step of the best evaluation so far, used for ``final``; None without a patience.
 
     Raises:
         InputError: ``out`` holds no history, or a damaged one.
@@ -80,7 +80,7 @@ def best_step(out: str | Path) -> int | None:
 
 @dataclass(frozen=True)
 class Standing:
-    """The best step so far, its accuracy (a share), and how many evaluations came since."""
+    """The best step so far, its accuracy (a share), and the number of evaluations since."""
 
     best: int
     accuracy: float
@@ -93,7 +93,7 @@ def watching(settings: TrainSettings, evaluations: Collection[str]) -> TrainSett
         return settings
     if not evaluations:
         raise InputError(
-            f"training: patience is {settings.patience}, and there are no evaluation data to "
+            f"training: patience is {settings.patience}, but there are no evaluation data to "
             "watch; expected at least one data set (evaluations in Python, --id or --ood on the "
             "command line), or no patience"
         )
@@ -107,7 +107,7 @@ def watching(settings: TrainSettings, evaluations: Collection[str]) -> TrainSett
 
 
 def standing(records: Sequence[Mapping[str, Any]], settings: TrainSettings) -> Standing | None:
-    """Where a training stands after these evaluations; None without a patience, or before any."""
+    """The state of a training after these evaluations; None without a patience or evaluations."""
     if settings.patience is None:
         return None
     now: Standing | None = None
@@ -121,7 +121,7 @@ def standing(records: Sequence[Mapping[str, Any]], settings: TrainSettings) -> S
 
 
 def has_ended(records: Sequence[Mapping[str, Any]], settings: TrainSettings, total: int) -> bool:
-    """Whether no step comes after these evaluations, of ``total`` steps at most."""
+    """Whether training ends after these evaluations, with at most ``total`` steps."""
     if records and records[-1]["step"] == total:
         return True
     now = standing(records, settings)

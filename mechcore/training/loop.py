@@ -24,13 +24,13 @@ from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 
 _MEGABATCH = 50
-"""Batches that are sorted by length together."""
+"""Number of batches that are sorted by length together."""
 
 
 class BatchOrder(Sampler[int]):
     """The rows of a whole run, ``n_batches`` batches of ``batch_size``, as one sequence.
 
-    Every pass over the rows is in a new order, its incomplete last batch left out.
+    Every pass over the rows is in a new order, without its incomplete last batch.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Loop(Trainer):
             model=model, args=arguments, train_dataset=cast(Dataset, range(len(encoded)))
         )
         self.remove_callback(PrinterCallback)
-        self.model_accepts_loss_kwargs = False  # so that batches that are accumulated are averaged
+        self.model_accepts_loss_kwargs = False  # so that accumulated batches are averaged
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of the whole run, as one epoch."""
@@ -132,12 +132,12 @@ class Loop(Trainer):
         model.save_pretrained(folder, save_original_format=False)
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Not counted: the Trainer would walk through all modules at every step for it."""
+        """Not counted, since the Trainer would traverse all modules at every step."""
         del inputs
         return 0
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
-        """Mean cross-entropy of one batch; an error where it is not finite."""
+        """Mean cross-entropy of one batch; raises an error if it is not finite."""
         loss = self.objective.loss(model, inputs, inputs["target"])
         self.losses.append(loss.item())
         if not math.isfinite(self.losses[-1]):
@@ -165,7 +165,7 @@ def device_of(device: str | torch.device) -> torch.device:
 def arguments_for(
     settings: TrainSettings, total: int, folder: Path, device: torch.device
 ) -> TrainingArguments:
-    """The Trainer's own settings: one device, no logs, no checkpoints but those asked for.
+    """The Trainer's own settings: one device, no logs, only the requested checkpoints.
 
     Raises:
         InputError: the machine cannot train on the device, or not in the precision.
@@ -196,37 +196,37 @@ def arguments_for(
     )
     if arguments.world_size > 1:
         raise InputError(
-            f"training: was started as one of {arguments.world_size} processes; mechcore trains on "
-            "one device: start it by itself, without torchrun or accelerate launch"
+            f"training: started as one of {arguments.world_size} processes, but mechcore trains on "
+            "one device: start it directly, without torchrun or accelerate launch"
         )
     chosen = arguments.device
     if chosen.type != device.type or (device.index or 0) != (chosen.index or 0):
         raise InputError(
-            f"device {device}: training runs on {chosen} of what this process sees; choose another "
-            "one with the environment variable CUDA_VISIBLE_DEVICES"
+            f"device {device}: training runs on {chosen} of the visible devices; choose another "
+            "with the environment variable CUDA_VISIBLE_DEVICES"
         )
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # or else the Trainer would spread over all GPUs
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # otherwise the Trainer would use all GPUs
     return arguments
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Make sure that the device can train in a precision."""
+    """Check that the device can train in a precision."""
     if precision == "float16" and device.type != "cuda":
         raise InputError(
-            f"training: precision is 'float16', which needs a CUDA GPU; the device is {device}: "
+            f"training: precision is 'float16', which needs a CUDA GPU; found {device}: "
             "choose 'bfloat16' or 'float32'"
         )
     bfloat16 = device.type == "cpu" or (device.type == "cuda" and torch.cuda.is_bf16_supported())
     if precision == "bfloat16" and not bfloat16:
         raise InputError(
-            f"training: precision is 'bfloat16', which {device} cannot train in; choose 'float16' "
+            f"training: precision is 'bfloat16', which {device} does not support; choose 'float16' "
             "or 'float32'"
         )
 
 
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[None]:
-    """Restore after the block all random numbers that the Trainer seeds."""
+    """Restore after the block all random states that the Trainer seeds."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one
     devices = [device] if device.type == "cuda" else []
     try:
@@ -239,7 +239,7 @@ def own_randomness(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def unprepared(model: nn.Module) -> Iterator[None]:
-    """Take away after the block what Trainer and Accelerate leave on a model."""
+    """Remove after the block what Trainer and Accelerate leave on a model."""
     names = ("forward", "_original_forward", "_is_accelerate_prepared")
     before = {name: vars(model)[name] for name in names if name in vars(model)}
     try:

@@ -31,15 +31,15 @@ class Objective:
     """What a model learns: the class of its input, or the answer after a prompt.
 
     Attributes:
-        tokenizer: writes the texts as the model expects them, or the prompt.
-        max_length: longest input in tokens.
-        classes: what can be answered, in the order of ``columns``.
+        tokenizer: tokenizer of the texts or of the prompt.
+        max_length: maximum length of an input in tokens.
+        classes: the possible answers, in the order of ``columns``.
         columns: index of each class among the model's logits: the class index, or the token id of
             its answer.
         prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
         answers: for language models, the answer word of each class, else None.
-        truncate: whether longer inputs are cut, with a warning, or refused, as prompts always are.
-        types: how many types of tokens the model knows, see `mechcore.models.tokenizers`.
+        truncate: whether to cut longer inputs, with a warning, or raise, as for all prompts.
+        types: number of token types of the model, see `mechcore.models.tokenizers`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -52,7 +52,7 @@ class Objective:
     types: int = 0
 
     def encode(self, examples: Examples) -> EncodedExamples:
-        """Examples as the model reads them; an error for inputs that are too long."""
+        """Examples as the model reads them; raises an error for inputs that are too long."""
         encoded = encode(
             examples,
             self.tokenizer,
@@ -72,7 +72,7 @@ class Objective:
             return _all_logits(model, batch)
         last = batch["attention_mask"].sum(dim=1) - 1
         rows = torch.arange(len(last), device=last.device)
-        # Of the many words of a language model, only at the places that are read.
+        # For the large vocabulary of a language model, only at the positions that are read.
         places, column = last.unique(return_inverse=True)
         logits = _all_logits(model, batch, logits_to_keep=places.to(model.device))
         return logits[rows, column]
@@ -88,7 +88,7 @@ class Objective:
         return nn.functional.cross_entropy(logits, targets.to(logits.device))
 
     def correct(self, examples: Examples) -> Bool[Tensor, "example class"]:
-        """Which classes are right for each example; an error for labels that match none."""
+        """Which classes are right for each example; raises an error for labels that match none."""
         label_map = LabelMap.between(examples.label_names, self.classes, data=examples.name)
         return label_map.matrix(examples.frame["label"])
 
@@ -104,8 +104,8 @@ class Objective:
             label = examples.frame["label"].iloc[int(vague.int().argmax())]
             raise InputError(
                 f"examples {examples.name!r}: label {label!r} stands for several of the classes "
-                f"{', '.join(self.classes)}; training needs one class for each example: give the "
-                "label the name of one (label_map in Python and in files, --label-map "
+                f"{', '.join(self.classes)}; training needs one class per example: map the "
+                "label to one (label_map in Python and in files, --label-map "
                 f'"{label}={self.classes[-1]}"), or train a model with the classes of the data'
             )
         return torch.tensor(self.columns)[correct.int().argmax(dim=1)]
@@ -116,12 +116,12 @@ def classification(
 ) -> Objective:
     """The objective of a sequence classifier, with the classes of its ``config.id2label``.
 
-    Inputs are cut after ``max_length`` tokens; without it those that the model cannot take are
-    refused.
+    Inputs are cut after ``max_length`` tokens; without it, inputs too long for the model are an
+    error.
 
     Raises:
-        InputError: ``max_length`` is more than the model takes, or model and tokenizer do not
-            agree on the padding token.
+        InputError: ``max_length`` exceeds the model's positions, or model and tokenizer disagree
+            on the padding token.
     """
     config: Any = model.config
     if architecture_of(config).reads_pad_id and config.pad_token_id != tokenizer.pad_token_id:
@@ -149,11 +149,11 @@ def answering(
 ) -> Objective:
     """The objective of a causal language model that answers a prompt.
 
-    See `Objective` for the arguments; ``max_length`` is by default as long as the model takes.
+    See `Objective` for the arguments; the default ``max_length`` is the model's maximum.
 
     Raises:
-        InputError: the answers are not different single tokens that the tokenizer knows, or
-            ``max_length`` is more than the model takes.
+        InputError: the answers are not distinct single tokens that the tokenizer knows, or
+            ``max_length`` exceeds the model's positions.
     """
     columns = single_tokens(answers, answer_ids(answers, tokenizer, prompt))
     length = _length(model, tokenizer, max_length)

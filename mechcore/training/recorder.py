@@ -1,4 +1,4 @@
-"""Evaluations, checkpoints and history while the Trainer works."""
+"""Evaluations, checkpoints and history during training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mechcore.training.run_folder import FINAL, best_path, checkpoint_path, keep
 
 
 class Recorder(TrainerCallback):
-    """Evaluates, writes checkpoints and the history, has the Trainer save its state, and ends it.
+    """Evaluates, writes checkpoints and history, makes the Trainer save its state, and ends it.
 
     A run resumes after the step ``resumed``, which is 0 for a new one.
     """
@@ -43,7 +43,7 @@ class Recorder(TrainerCallback):
         self.started = time.monotonic() - (self.records[-1]["seconds"] if self.records else 0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate, and ask for a state or for the end, when it is time."""
+        """Evaluate, and request a saved state or the end of training, when due."""
         settings, step, last = self.loop.settings, state.global_step, self.loop.total
         ended = False
         if step % settings.evaluate_every == 0 or step == last:
@@ -54,7 +54,7 @@ class Recorder(TrainerCallback):
         self.advance()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Keep the best weights alone: an interrupted run goes on from here."""
+        """Keep only the best weights: an interrupted run resumes from here."""
         keep_best(self.out, self._best())
 
     def _best(self) -> int | None:
@@ -70,7 +70,7 @@ class Recorder(TrainerCallback):
         self._tell(record)
 
     def _measure(self, record: dict[str, Any]) -> None:
-        """Add the accuracies of the weights as stored, and store them where they are wanted."""
+        """Add the accuracies of the weights as stored, and store requested checkpoints."""
         step = record["step"]
         path, dtype = self._stored_as(step)
         model, objective = cast(PreTrainedModel, self.loop.model), self.loop.objective
@@ -97,7 +97,7 @@ class Recorder(TrainerCallback):
         model.train()
 
     def _stored_as(self, step: int) -> tuple[Path | None, torch.dtype]:
-        """Where the checkpoint of a step goes, if there is one, and its precision."""
+        """The path of a step's checkpoint, if there is one, and its precision."""
         settings = self.loop.settings
         if settings.patience is None and step == self.loop.total:
             return self.out / FINAL, torch.float32
@@ -115,7 +115,7 @@ class Recorder(TrainerCallback):
 
 @contextmanager
 def _without_autocast(model: nn.Module) -> Iterator[None]:
-    """Leave out, inside the block, the autocast that Accelerate puts around ``forward``."""
+    """Disable, inside the block, the autocast that Accelerate puts around ``forward``."""
     wrapped = vars(model).pop("forward", None)
     try:
         yield

@@ -53,8 +53,8 @@ def train(
 ) -> pd.DataFrame:
     """Train ``model`` in place with `transformers.Trainer`, and write the run's folder ``out``.
 
-    Called again with the same arguments, an interrupted run resumes after its last checkpoint, as
-    the Trainer does; a finished run is not repeated, and ``model`` gets its weights. With
+    When called again with the same arguments, an interrupted run resumes after its last checkpoint,
+    as the Trainer does; a finished run is not repeated, and ``model`` gets its weights. With
     ``settings.patience`` training ends early, and ``model`` and ``final`` get the weights of the
     best evaluation, see `best_step`. Training is on one device.
 
@@ -63,18 +63,18 @@ def train(
         objective: from `classification` or `answering`; its tokenizer is saved with the model.
         examples: the training examples.
         evaluations: data sets to measure accuracy on, by the name used in the history.
-        out: folder to make, or that of the same run.
+        out: a new folder, or that of the same run.
         settings: see `TrainSettings`, and `train_settings` for recipes.
-        progress: whether to show progress on standard error, where none is shown yet.
-        device: where to train; None for where the model is.
+        progress: whether to show progress on standard error, unless it is already shown.
+        device: device to train on; None for the model's.
 
     Returns:
-        The history, as `read_history` gives it.
+        The history, see `read_history`.
 
     Raises:
-        InputError: ``out`` holds another run or something else, there are fewer examples than a
-            batch, an input is too long, labels and classes do not match, there is nothing to
-            watch, or the device cannot train in this way.
+        InputError: ``out`` holds another run or other files, there are fewer examples than a
+            batch, an input is too long, labels and classes do not match, there are no data to
+            watch, or the device does not support the settings.
         MechcoreError: the loss is no longer finite.
     """
     out, place = Path(out), device_of(device or model.device)
@@ -91,15 +91,15 @@ def train(
     begin(out, facts, place)
     if has_ended(read_records(out), settings, total) and (out / FINAL).is_dir():
         shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
-        display.say(f"{out}: was finished before")
+        display.say(f"{out}: already finished")
         _take_weights(model, out / FINAL, place)
         return read_history(out)
     if place.type == "cuda" and torch.cuda.device_count() > 1:
         warn(
-            f"training: {torch.cuda.device_count()} GPUs are visible, and {arguments.device} "
-            "alone is used"
+            f"training: {torch.cuda.device_count()} GPUs are visible, but only {arguments.device} "
+            "is used"
         )
-    # With a patience the rest of the steps may be passed over at once.
+    # With a patience, the remaining steps may be skipped at once.
     bar = display.bar if settings.patience is None else display.work
     shown = display.shown() if progress and not display.is_shown() else nullcontext()
     with shown:
@@ -128,13 +128,13 @@ def train(
 def _check_weights(model: PreTrainedModel) -> None:
     if len(places := {p.device for p in model.parameters()}) > 1:
         raise InputError(
-            f"model: lies on {' and '.join(sorted(map(str, places)))}; mechcore trains on one "
-            "device: load it without a device_map"
+            f"model: found weights on {' and '.join(sorted(map(str, places)))}; mechcore trains on "
+            "one device: load it without a device_map"
         )
     others = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
     if others:
         raise InputError(
-            f"model: has weights of {others.pop()}; training needs them in float32: call "
+            f"model: found weights of {others.pop()}; expected float32: call "
             "model.float(), and choose the precision of computations with the setting precision"
         )
 

@@ -1,4 +1,4 @@
-"""The folder of a training run: what it was trained on, its checkpoints, and its state."""
+"""The folder of a training run: its inputs, its checkpoints, and its state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def facts_of(
     evaluations: Mapping[str, EncodedExamples],
     settings: TrainSettings,
 ) -> dict[str, Any]:
-    """Everything that decides the result of a run, as JSON values."""
+    """Everything that determines the result of a run, as JSON values."""
     facts = {
         "settings": asdict(settings),
         "objective": {
@@ -69,13 +69,13 @@ def _facts_of_examples(data: EncodedExamples) -> dict[str, Any]:
 
 
 def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
-    """Make the folder of a run, or make sure that it is the folder of this one."""
+    """Create the folder of a run, or check that it belongs to this run."""
     path = out / SETTINGS_FILE
     if not path.is_file():
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             raise InputError(
-                f"{out}: is not empty, and no training run ({SETTINGS_FILE} is missing); expected "
-                "a new folder, or that of the same run to go on"
+                f"{out}: not empty and not a training run ({SETTINGS_FILE} is missing); expected "
+                "a new folder, or that of the same run to resume"
             )
         check_can_write(out)
         versions = {m.__name__: m.__version__ for m in (torch, transformers, accelerate)}
@@ -87,23 +87,23 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
         before = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"{path}: is damaged ({error}); remove {out} to train anew, or choose another folder"
+            f"{path}: damaged ({error}); remove {out} to train again, or choose another folder"
         ) from error
     if different := _differences(before, facts):
         raise InputError(
-            f"{out}: holds another training run; these differ: {', '.join(different)}. Keep them, "
-            "choose another folder, or remove this one"
+            f"{out}: found another training run; these differ: {', '.join(different)}. Use the "
+            "same settings, choose another folder, or remove this one"
         )
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names of the settings, and of what else was trained with, that differ."""
+    """Names of the settings and other inputs that differ."""
     flat = [{**facts, **facts.get("settings", {}), "settings": None} for facts in (before, now)]
     return [name for name in flat[1] if flat[0].get(name) != flat[1][name]]
 
 
 def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Save a checkpoint, which appears when it is complete, and is to be loaded in float32."""
+    """Save a checkpoint, which appears when it is complete, and is loaded in float32."""
     with without_bars(), appearing(path) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -112,7 +112,7 @@ def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Pa
 
 
 def remove_after(out: Path, step: int) -> None:
-    """Remove the states and weights of steps after one, which are made again, and halves."""
+    """Remove states and weights of later steps, which will be made again, and incomplete ones."""
     for path in [*(out / STATE_FOLDER).glob("*-*"), *out.glob("step-*")]:
         number = path.name.rpartition("-")[2]
         if path.is_dir() and number.isdigit() and int(number) > step:
@@ -122,17 +122,17 @@ def remove_after(out: Path, step: int) -> None:
 
 
 def state_path(out: Path, step: int) -> Path:
-    """Where the Trainer saves its state after a step."""
+    """The folder in which the Trainer saves its state after a step."""
     return out / STATE_FOLDER / f"checkpoint-{step}"
 
 
 def best_path(out: Path, step: int) -> Path:
-    """Where the weights of the best evaluation are kept until training ends."""
+    """The folder of the weights of the best evaluation until training ends."""
     return out / STATE_FOLDER / f"best-{step}"
 
 
 def keep_best(out: Path, best: int | None) -> None:
-    """Remove the weights of what was the best evaluation before."""
+    """Remove the weights of earlier best evaluations."""
     for path in (out / STATE_FOLDER).glob("best-*"):
         if best is None or path != best_path(out, best):
             shutil.rmtree(path)

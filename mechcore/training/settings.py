@@ -13,7 +13,7 @@ from mechcore.errors import InputError
 from mechcore.settings import Presets, check, setting
 
 MAX_SEED = 2**32
-"""What numpy's generators take, which the Trainer seeds as well."""
+"""Upper limit of seeds of numpy's generators, which the Trainer also seeds."""
 
 
 @dataclass(frozen=True)
@@ -28,34 +28,32 @@ class TrainSettings:
     panel: ClassVar[str] = "Training"
 
     epochs: float | None = setting(
-        None, "Passes over the training examples; or else steps.", "--epochs", above=0
+        None, "Passes over the training examples, instead of steps.", "--epochs", above=0
     )
-    steps: int | None = setting(None, "Optimiser steps; or else epochs.", "--steps", least=1)
+    steps: int | None = setting(None, "Optimiser steps, instead of epochs.", "--steps", least=1)
     learning_rate: float = setting(
         5e-5, "Peak rate of AdamW, reached after the warm-up.", "--learning-rate", above=0
     )
     batch_size: int = setting(
         64,
-        "Examples in one forward. They are reshuffled whenever they run out, and what does "
-        "not fill a batch is left out of that pass.",
+        "Examples per forward. They are reshuffled after every pass, which drops an "
+        "incomplete last batch.",
         "--batch-size",
         least=1,
     )
     accumulate: int = setting(
-        1, "Batches whose gradients are averaged for one optimiser step.", "--accumulate", least=1
+        1, "Batches to average gradients over per optimiser step.", "--accumulate", least=1
     )
     warmup_steps: int = setting(
         0, "Steps over which the rate rises linearly from zero.", "--warmup-steps", least=0
     )
     schedule: Literal["linear", "constant"] = setting(
-        "linear", "The rate after the warm-up: linear falls to zero at the last step."
+        "linear", "Rate after the warm-up: linear falls to zero at the last step."
     )
-    weight_decay: float = setting(0.01, "Of AdamW, on every parameter.", least=0)
-    betas: tuple[float, float] = setting((0.9, 0.999), "Of AdamW.", least=0, below=1)
-    epsilon: float = setting(1e-8, "Of AdamW.", above=0)
-    max_grad_norm: float = setting(
-        1.0, "Gradients are scaled down to this norm; 0 leaves them as they are.", least=0
-    )
+    weight_decay: float = setting(0.01, "Weight decay of AdamW, on every parameter.", least=0)
+    betas: tuple[float, float] = setting((0.9, 0.999), "Betas of AdamW.", least=0, below=1)
+    epsilon: float = setting(1e-8, "Epsilon of AdamW.", above=0)
+    max_grad_norm: float = setting(1.0, "Maximum gradient norm; 0: no clipping.", least=0)
     evaluate_every: int = setting(
         200,
         "Steps between evaluations; the last step is always evaluated.",
@@ -65,67 +63,66 @@ class TrainSettings:
     checkpoint_every: int = setting(
         200,
         "Steps between checkpoints, a multiple of those between evaluations. An interrupted "
-        "run goes on from the last of them.",
+        "run resumes from the last one.",
         "--checkpoint-every",
         least=1,
     )
     checkpoint_dtype: Literal["float32", "float16", "bfloat16"] = setting(
         "float32",
-        "Precision in which the checkpoints before the last are stored (the last is float32, "
-        "but with a patience a copy of an earlier one). What the history records is the "
+        "Precision of checkpoints before the last (the last is float32, "
+        "but with a patience a copy of an earlier one). The history records the "
         "accuracy of the weights as stored.",
     )
     max_length: int | None = setting(
         None,
-        "Tokens after which an input is cut, with a warning; else as many as the model takes, "
-        "where longer inputs are refused.",
+        "Maximum tokens of an input; longer ones are cut, with a warning. By default the model's "
+        "maximum, and longer inputs are an error.",
         "--max-length",
         least=1,
     )
     by_length: bool = setting(
         False,
-        "Make batches of examples of similar length, which saves padding. Every pass is "
-        "shuffled first, and its batches again after they were made.",
+        "Batch examples of similar length, which saves padding. Every pass is "
+        "shuffled first, and its batches are shuffled again.",
     )
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32",
-        "Of forward and backward passes; bfloat16 and float16 are autocast, float16 with a "
-        "scaled loss and on GPUs only. Weights and evaluations are float32.",
+        "Precision of forward and backward passes; bfloat16 and float16 use autocast, float16 with "
+        "a scaled loss and only on GPUs. Weights and evaluations are float32.",
         "--precision",
     )
     from_scratch: bool = setting(
         False,
-        "Begin with random weights; only the base's configuration and tokenizer are taken.",
+        "Start with random weights, using only the base's configuration and tokenizer.",
         "--from-scratch",
     )
     seed: int = setting(
         0,
-        "Of the order of examples, of dropout, and of new weights.",
+        "Seed of the order of examples, of dropout, and of new weights.",
         "--seed",
         least=0,
         most=MAX_SEED - 1,
     )
     patience: int | None = setting(
         None,
-        "Evaluations in a row without improvement, after which training ends; the last "
+        "Successive evaluations without improvement after which training ends; the last "
         "checkpoint then has the weights of the best evaluation. The rate falls as if "
-        "training went on to the last step. Else all steps are trained, and the weights of "
-        "the last are kept.",
+        "training continued to the last step. By default all steps are trained, and the weights "
+        "of the last are kept.",
         "--patience",
         least=1,
     )
     min_delta: float = setting(
         0.0,
-        "How much higher than the best so far an accuracy (share from 0 to 1) must be to "
-        "improve on it; at 0 anything higher does. The same accuracy never does: of equals "
-        "the earlier weights are kept.",
+        "Minimum increase in accuracy (share from 0 to 1) over the best so far that counts as an "
+        "improvement; at 0 any increase counts. With equal accuracy, the earlier weights are kept.",
         least=0,
         below=1,
     )
     watch: str | None = setting(
         None,
-        "The evaluation data set whose accuracy, over all its examples, is meant; else the "
-        "first. It takes part in the choice of the weights: report results on another.",
+        "The evaluation data set whose accuracy over all examples counts; by default the "
+        "first. It selects the weights: report results on another.",
         place=True,
     )
 
@@ -137,8 +134,8 @@ class TrainSettings:
         for name in ("min_delta", "watch"):
             if self.patience is None and getattr(self, name) != getattr(TrainSettings, name):
                 raise InputError(
-                    f"training: {name} is {getattr(self, name)!r}; expected it together with "
-                    "patience, without which it does nothing"
+                    f"training: {name} is {getattr(self, name)!r}, but has no effect without "
+                    "patience; set patience, or leave it out"
                 )
         if (self.epochs is None) == (self.steps is None):
             raise InputError(
@@ -157,12 +154,12 @@ class TrainSettings:
     def _check_warmup(self, steps: int) -> None:
         if self.warmup_steps >= steps:
             raise InputError(
-                f"training: warmup_steps is {self.warmup_steps}, and the whole run has {steps} "
+                f"training: warmup_steps is {self.warmup_steps}, but the whole run has {steps} "
                 "steps; expected fewer; lower it, or train for longer"
             )
 
     def total_steps(self, n_examples: int) -> int:
-        """Optimiser steps on so many examples.
+        """Optimiser steps on ``n_examples`` examples.
 
         Raises:
             InputError: there are fewer examples than a batch, or no more steps than the warm-up.
@@ -181,7 +178,7 @@ class TrainSettings:
         return steps
 
     def checkpoint_steps(self, n_examples: int) -> list[int]:
-        """Steps whose checkpoints are kept beside ``final``; with a patience it may end before."""
+        """Steps with checkpoints besides ``final``; with a patience training may end earlier."""
         end = self.total_steps(n_examples) + (self.patience is not None)
         return list(range(self.checkpoint_every, end, self.checkpoint_every))
 

@@ -50,10 +50,10 @@ def test_more_than_ten_components_need_sizes() -> None:
 
 def test_sizes_that_do_not_exist() -> None:
     for sizes in ([], [0], [3], [1, 5]):
-        with pytest.raises(InputError, match="of 2 different components; expected sizes from 1"):
+        with pytest.raises(InputError, match="of 2 distinct components; expected sizes from 1"):
             sets.subsets(["0.0", "0.1", "0.0"], sizes=sizes)
     for components in ([], ["0.0"], ["0.0", "L0.H0"]):
-        with pytest.raises(InputError, match=r"sizes \[2\] of [01] different components"):
+        with pytest.raises(InputError, match=r"sizes \[2\] of [01] distinct components"):
             sets.pairs(components)
 
 
@@ -87,11 +87,14 @@ def test_random_sets_where_few_or_none_are_left() -> None:
     # One head is left beside two of three, so there is one set without the MLP.
     found = sets.matched_random(["0.0"], ModelShape(1, 2), 1)
     assert [str(each) for each in found.values()] == ["L0.H1"]
-    with pytest.raises(InputError, match="only 1 different ones found, 2 wanted"):
+    with pytest.raises(InputError, match="only 1 distinct ones exist, 2 requested"):
         sets.matched_random(["0.0"], ModelShape(1, 2), 2)
-    with pytest.raises(InputError, match=r"2 of 1 other .* among L0.H2; expected a smaller set"):
+    with pytest.raises(
+        InputError,
+        match=r"2 other components needed, but 1 available \(L0.H2\); expected a smaller set",
+    ):
         sets.matched_random(["0.0", "0.1"], SHAPE)
-    with pytest.raises(InputError, match=r"1 of 0 other .* among none"):
+    with pytest.raises(InputError, match=r"1 other components needed, but 0 available"):
         sets.matched_random(["0.mlp"], ModelShape(1, 2))
     for name in ("2.0", "0.3"):
         with pytest.raises(InputError, match="out of range"):

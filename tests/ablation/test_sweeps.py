@@ -82,7 +82,7 @@ def test_sets_are_lists_names_masks_components_and_dicts() -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ("L0.H1", r"found str 'L0\.H1'; expected a list of sets: put it into brackets"),
+        ("L0.H1", r"found str 'L0\.H1'; expected a list of sets; put it in brackets"),
         (Component(0, 1), r"found Component 'L0\.H1'; expected a list of sets"),
         (ComponentSet.of(["0.1"]), r"found ComponentSet 'L0\.H1'; expected a list of sets"),
         (Mask.full(ModelShape(2, 4)), "found Mask .*; expected a list of sets"),
@@ -248,7 +248,7 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
         ),
         ({"sets": ["0.1", "2.0"]}, InputError, r"component L2\.H0: out of range"),
         ({"sets": ["0.4"]}, InputError, r"component L0\.H4: out of range"),
-        ({"sets": "0.1"}, InputError, "put it into brackets"),
+        ({"sets": "0.1"}, InputError, "put it in brackets"),
         ({"sets": ["0.1", "L0.H1"]}, InputError, "given more than once"),
         ({"means": None}, InputError, "fill 'mean' needs means"),
         ({"means": others}, MismatchError, "computed on another model"),

@@ -57,10 +57,10 @@ def test_named_components_and_another_fill_are_told(run: RunFolder) -> None:
     assert words_of(Ablation.blocks(named)).startswith("Components are ablated in the full model")
     worst, _ = Ablation.headlines(named)
     assert worst.startswith("Of 4 components ablated alone, ")
-    for fill, what in (("mean", None), ("zero", "zeros"), ("half", "what the fill half gives")):
+    for fill, what in (("mean", None), ("zero", "zeros"), ("half", "the output of the fill half")):
         config = {**run.config, "settings": {"analyses": {"fill": fill}}}
         first, *_ = Ablation.blocks(RunFolder(run.path, config, run.tables))
-        text = f"Here the output of what is ablated is replaced by {what}, not by its mean."
+        text = f"Here the output of an ablated component is replaced by {what}, not by its mean."
         assert (first == Paragraph(text, note=True)) == (what is not None)
 
 
@@ -91,29 +91,29 @@ def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> N
     (beside,) = outside.query("metric == 'accuracy' and set == @worst.set").itertuples()
     assert worst_sentence.endswith(
         f". Ablating one of 7 other heads of its layer changes it by "
-        f"{100 * beside.control_change:+.1f} points on average (p = 0.12 of so large a change "
-        "among these). (Not corrected for selection.)"
+        f"{100 * beside.control_change:+.1f} points on average (p = 0.12 against these "
+        "controls). (Not corrected for selection.)"
     )
     (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
     assert core_sentence == (
         f"Without the whole core the out-of-domain margin changes by {whole.change:+.2f} nats, "
         f"and without as many other heads of each layer by {whole.control_change:+.2f} nats on "
         f"average (all of 20 sets between {whole.control_low:+.2f} nats and "
-        f"{whole.control_high:+.2f} nats, p = 0.048 of so large a change among these; n = 300)."
+        f"{whole.control_high:+.2f} nats, p = 0.048 against these controls; n = 300)."
     )
     head, core = told(run, ablation_controls=controls.assign(n_controls=0))
-    assert core.endswith("too few other heads of each layer to compare that with.")
+    assert core.endswith("too few other heads of each layer for a comparison.")
     assert "of its layer" not in head + "".join(told(run, ablation_controls=None))
-    assert not any("accuracy is higher" in text for text in told(run))
+    assert not any("raises out-of-domain" in text for text in told(run))
     table = run.tables["ablation"].copy()
     first = (table["set"] == run.core[0]) & (table["split"] == "ood") & (table["subset"] == "all")
     for column, value in (("_change", 0.256), ("_change_low", 0.226), ("_change_high", 0.287)):
         table.loc[first, f"accuracy{column}"] = value
     table.loc[first, "accuracy"] = 0.871
-    (sentence,) = [text for text in told(run, ablation=table) if "accuracy is higher" in text]
+    (sentence,) = [text for text in told(run, ablation=table) if "raises out-of-domain" in text]
     assert sentence.startswith(
-        f"Without the core head {run.core[0]} out-of-domain accuracy is higher: +25.6 points "
-        "[+22.6, +28.7] on tiny-ood, at 87.1 %; in-domain accuracy changes by "
+        f"Ablating the core head {run.core[0]} raises out-of-domain accuracy: +25.6 points "
+        "[+22.6, +28.7] on tiny-ood, to 87.1 %; in-domain accuracy changes by "
     )
 
 
@@ -142,11 +142,13 @@ def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder)
 
     ablation = run.tables["ablation"]
     others = ablation[ablation["kind"] == "non-core"]
-    assert words(ablation=others).startswith("The core is empty, so no core head was ablated; the")
+    assert words(ablation=others).startswith(
+        "The core is empty, so no core head was ablated; other"
+    )
     assert told(run, ablation=others, ablation_controls=None) == []
     assert words(ablation=ablation[:0]) == "There was no head to ablate: the core is empty."
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
-    why = "there is no core, as no mask could be used"
+    why = "there is no core because no mask was usable"
     without = words(ablation=ablation[:0], missing_masks=failed, subnetworks=None)
     assert without == f"There was no head to ablate: {why}."
     not_run = Paragraph("Not run: the ablation of core heads from the full model.", note=True)

@@ -106,19 +106,19 @@ def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
         values = {split: 100 * some.accuracy for split, some in part.groupby("split")}
         inside, outside = values["id"], values["ood"]
         assert (
-            f"target of {100 * target_sparsity:.0f} % (3 seeds) have an accuracy of "
+            f"target sparsity of {100 * target_sparsity:.0f} % (3 seeds) reach an accuracy of "
             f"{outside.min():.1f}\u2013{outside.max():.1f} % out-of-domain "
-            f"(tiny-ood, {outside.max() - outside.min():.1f} points apart) and "
+            f"(tiny-ood, a spread of {outside.max() - outside.min():.1f} points) and "
             f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
-            f"(tiny-id, {inside.max() - inside.min():.1f} points apart)."
+            f"(tiny-id, a spread of {inside.max() - inside.min():.1f} points)."
         ) in headlines(run)
     accuracy = run.tables["accuracy"]
     seed = accuracy["seed"].fillna(0).astype(float)
     balanced = (0.5 + seed / 1000).mask(accuracy["split"] == "id")  # one label only in domain
     both = accuracy.assign(balanced_accuracy=balanced, information=balanced - seed / 2000)
     text = headlines(with_tables(run, accuracy=both))
-    assert "points apart, 0.2 points with labels weighed alike, 0.1 points in information)" in text
-    assert "apart, perhaps by a moved threshold alone: too few examples of some label)" in text
+    assert "points, 0.2 points in balanced accuracy, 0.1 points in information)" in text
+    assert "perhaps only a moved threshold: a label has too few examples)" in text
 
 
 def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder) -> None:
@@ -139,7 +139,7 @@ def failed(*target_sparsities: float) -> pd.DataFrame:
 
 def test_masks_that_are_missing_are_named(run: RunFolder) -> None:
     _, one = sections(with_tables(run, missing_masks=failed(0.5)))
-    said = "Training failed for {}; everything here is about the others."
+    said = "Training failed for {}; this report covers the others."
     assert words_of(one.blocks) == said.format("1 of 7 masks (s0.50-seed9)")
     _, two = sections(with_tables(run, missing_masks=failed(0.5, 0.9)))
     gone = " No mask of target sparsity 90 % is left."
@@ -150,7 +150,7 @@ def test_masks_that_are_missing_are_named(run: RunFolder) -> None:
     assert "missing_masks.csv" in two.files
     none = with_tables(run, missing_masks=failed(0.5), subnetworks=run.tables["subnetworks"][:0])
     words = words_of(sections(none)[1].blocks)
-    end = "everything here is about the full model."
+    end = "this report covers only the full model."
     assert words.startswith(f"Training failed for 1 of 1 mask (s0.50-seed9); {end}")
     assert "Not run" not in words
 

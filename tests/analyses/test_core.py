@@ -59,37 +59,37 @@ def test_the_core_is_named_with_its_size_against_chance(run: RunFolder) -> None:
     text = headline(run)
     assert text.startswith("4 of 32 heads are in all 6 subnetworks: L0.H3, L1.H5, L2.H2, L3.H0.")
     chance = run.tables["core_summary"]["expected_by_chance"].iloc[0]
-    assert f"{chance:.2f} would be shared by all on average (p = 2.3 \u00d7 10\u207b" in text
+    assert f"all would share {chance:.2f} on average (p = 2.3 \u00d7 10\u207b" in text
     assert text.endswith(
-        "Each core head would be kept by at least 36.8 % of further seeds (lower bound of 95 %, "
-        "for one head)."
+        "Each core head would be kept by at least 36.8 % of further seeds (95 % lower bound, "
+        "per head)."
     )
     assert words(run).startswith(text)
     empty = with_tables(summed_up(run, core_size=0), core=run.tables["core"][:0])
-    start = "The heuristic core is empty: no head is in all 6 subnetworks."
-    assert headline(empty).startswith(f"{start} If the subnetworks of each seed kept as many")
+    start = "The heuristic core is empty: no head is kept by all 6 subnetworks."
+    assert headline(empty).startswith(f"{start} If every seed's subnetworks kept the same")
     unsure = summed_up(run, p_value=0.4)
-    assert "(p = 0.4). That p-value is not small: a core of this size is no" in headline(unsure)
-    assert "not small" not in words(run)
+    assert "(p = 0.4). A core of this size is therefore no evidence" in headline(unsure)
+    assert "no evidence" not in words(run)
 
 
 def test_what_is_told_as_far_as_it_is_known(run: RunFolder) -> None:
     assert "at the lowest target sparsity (50 %) and at the highest (70 %) correlates" in words(run)
     assert "How often each head is kept" not in words(summed_up(run, spearman_rho=math.nan))
     alike = words(summed_up(run, spearman_p=math.nan))
-    assert alike.endswith("rho = 0.79. It has no p-value, since the two share seeds or a ranking.")
+    assert alike.endswith("rho = 0.79; there is no p-value, since both share seeds or a ranking.")
     without = {name: run.tables[name][:0] for name in ("subnetworks", "core", "core_summary")}
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "reason": ["sparsity 0.1"]})
     said = words(with_tables(run, **without, missing_masks=failed))
-    assert said == "There is no core, as no mask could be used."
+    assert said == "There is no core because no mask was usable."
     assert words(with_tables(run, core_summary=None)).startswith("Not run: ")
 
 
 def test_a_core_of_one_seed_or_subnetwork_is_not_compared(run: RunFolder, tmp_path: Path) -> None:
     alike = run.tables["head_overlap"].assign(p_value=math.nan)
     text = headline(with_tables(run, head_overlap=alike))
-    assert text.endswith("share heads whatever matters: take several seeds.")
-    assert "would be shared by all on average" not in text
+    assert text.endswith("share heads regardless of what matters: use several seeds.")
+    assert "all would share" not in text
     world = World(seeds=(0,), target_sparsities=(0.5,), core=("L0.H3",))
     text = headline(read_run(write_run(tmp_path / "one", world)))
     assert text.startswith("1 of 32 heads is in the one subnetwork: L0.H3.")
@@ -111,9 +111,9 @@ def test_core_heads_are_listed_and_their_overlap_is_beside_its_chance(run: RunFo
     frequency, drawing = drawings_of(Core.blocks(run))
     assert frequency.caption.endswith("core heads are outlined.")
     assert (
-        f"On average {jaccard:.2f}; as many random heads of each layer would share {layers:.2f}. "
-        f"Of {len(overlap)} pairs, {beyond} share more than by that chance (p < 0.05, not corrected"
+        f"The mean is {jaccard:.2f}; with as many random heads per layer it would be {layers:.2f}. "
+        f"Of {len(overlap)} pairs, {beyond} share more than by chance (p < 0.05, not corrected"
     ) in drawing.caption
     alike = pd.concat([overlap, overlap[:1].assign(p_value=math.nan, expected=math.nan)])
     _, drawing = drawings_of(Core.blocks(with_tables(run, head_overlap=alike)))
-    assert "1 pair of one seed or ranking, which are alike whatever matters" in drawing.caption
+    assert "1 pair from one seed or ranking cannot be compared with chance" in drawing.caption

@@ -31,14 +31,13 @@ def test_accuracies_are_to_be_read_beside_the_majority(run: RunFolder) -> None:
     assert most_frequent(data_of({("all", ""): 5}), "ood", "d") is None
     (sentence,) = headlines_of(Describe, run)
     assert sentence == (
-        "Always answering the most frequent label is right for 50.0 % of tiny-id (in-domain: "
-        "entailment) and 100.0 % of tiny-ood (out-of-domain: non-entailment). Compare accuracies "
-        "with this baseline."
+        "Majority baseline: 50.0 % on tiny-id (in-domain: entailment) and 100.0 % on tiny-ood "
+        "(out-of-domain: non-entailment)."
     )
     assert sentence in words(run)
     two = data_of({("all", "yes"): 4, ("all", "no"): 4})
     (sentence,) = headlines_of(Describe, with_tables(run, data=two))
-    assert "50.0 % of d (out-of-domain: yes or no)." in sentence
+    assert "50.0 % on d (out-of-domain: yes or no)." in sentence
 
 
 def test_data_are_shown_with_what_was_used_cut_and_how_labels_are_balanced(run: RunFolder) -> None:

@@ -15,7 +15,7 @@ def test_doses_and_what_is_repaired(rich_run: Path) -> None:
     assert (section.id, section.files) == ("dose", ["dose.csv"])
     assert [*map(Paragraph, Dose.headlines(run))] == section.blocks[:2]
     assert section.blocks[0] == Paragraph(
-        "Ablated by degrees out of domain, 1 of 2 components change the margin more with every "
+        "Out of domain, 1 of 2 components change the margin more with every "
         "dose. Later components repair part of the direct effect of L2.H2 (\u22121.00 nats "
         "directly, +1.00 through them)."
     )

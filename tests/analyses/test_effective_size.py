@@ -18,8 +18,8 @@ def test_sizes_and_missing_masks_are_told_and_listed(run: RunFolder) -> None:
     assert (section.id, section.files) == ("effective-size", files)
     assert [drawing.name for drawing in drawings_of(section.blocks)] == ["effective-size"]
     words = words_of(section.blocks)
-    assert "The table also has main text and rare." in words
-    assert "Groups are means over subsets, named under Accuracy. ID: all examples; OOD:" in words
+    assert "The table also lists main text and rare." in words
+    assert "Groups are means over subsets, listed under Accuracy. ID: all examples; OOD:" in words
     assert "main text: 2 subsets: so_swap, preposition; rare: 2 subsets: so_swap, absent." in words
     names = [(100, "s0.50-seed0"), (100, "s0.50-seed1"), (500, "s0.50-seed1")]
     missing = pd.DataFrame(names, columns=["checkpoint", "subnetwork"]).assign(reason="diverged")
@@ -28,8 +28,8 @@ def test_sizes_and_missing_masks_are_told_and_listed(run: RunFolder) -> None:
     assert section.files[-1] == "missing_grid_masks.csv"
     assert rows_of(tables_of(section.blocks)[-1])[2] == ["500", "s0.50-seed1", "diverged"]
     assert (
-        "their training failed: s0.50-seed0 and s0.50-seed1 at checkpoint 100; s0.50-seed1 at "
-        "checkpoint 500. A seed's effective size"
+        "The training of some masks failed: s0.50-seed0 and s0.50-seed1 at checkpoint 100; "
+        "s0.50-seed1 at checkpoint 500. A seed's effective size"
     ) in [*EffectiveSize.headlines(changed)][-1]
 
 

@@ -71,7 +71,7 @@ def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
     assert (section.id, list(section.files)) == ("categories", ["head_categories.csv"])
     (section,) = Heads.sections(replace(run, tables={}))
     assert [block.text for block in section.blocks if isinstance(block, Paragraph)] == [
-        "Not run: the sorting of heads by what they attend to."
+        "Not run: the categories of heads."
     ]
 
 

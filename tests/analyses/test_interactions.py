@@ -38,7 +38,7 @@ def test_superadditive_sets_are_counted_from_the_intervals(
     (sentence,) = [text for text in told(run) if text.startswith(f"On {name} out-of-domain (tiny-")]
     assert (
         f"{(part.high < 0).sum()} of {len(part)} joint sets are superadditive and "
-        f"{(part.low > 0).sum()} subadditive, with an interval that leaves out zero"
+        f"{(part.low > 0).sum()} subadditive (interval excludes zero, adjusted p at most 0.05)"
     ) in sentence
     ends = f"[{scale * top.low:+.{digits}f}, {scale * top.high:+.{digits}f}]"
     value = f"an interaction of {scale * top.interaction:+.{digits}f}"
@@ -61,7 +61,7 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     largest = chosen.loc[chosen["interaction"].abs().idxmax(), "set"]
     which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
     margin, _ = told(run, interaction=size, low=size / 2, high=size + 0.01)
-    assert f"The largest interaction, in either direction, is that of {which}: " in margin
+    assert f"The largest absolute interaction is that of {which}: " in margin
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     [
         (-1.0, 1.0, 0.01, "includes zero", "0 of 7 joint sets are superadditive and 0 subadd"),
         (-1.0, -0.01, 0.06, "not after correction", "0 of 7 joint sets are superadditive and 0"),
-        (*[float("nan")] * 2, 0.01, "not known", "the intervals of all 7 joint sets are not known"),
+        (*[float("nan")] * 2, 0.01, "not known", "none of the 7 joint sets has an interval"),
         (-0.5, -0.01, 0.01, "superadditive", "7 of 7 joint sets are superadditive and 0 subadd"),
         (0.01, 0.5, 0.01, "subadditive", "0 of 7 joint sets are superadditive and 7 subadditive"),
     ],
@@ -87,8 +87,8 @@ def test_a_direction_is_told_where_the_interval_shows_it(
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        ("floor", "to lose: there the interaction on accuracy comes out too small."),
-        ("ceiling", "to gain: there sets may look superadditive on accuracy that are not."),
+        ("floor", "to lose: there the interaction on accuracy is underestimated."),
+        ("ceiling", "to gain: there sets may wrongly look superadditive on accuracy."),
     ],
 )
 def test_joint_changes_that_saturate_are_marked(run: RunFolder, end: str, words: str) -> None:
@@ -116,7 +116,7 @@ def test_without_joint_sets_the_reason_is_told(run: RunFolder) -> None:
     assert words(interactions=none) == f"{nothing}fewer than two core heads were ablated."
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
     without = words(interactions=none, missing_masks=failed, subnetworks=None)
-    assert without == f"{nothing}there is no core, as no mask could be used."
+    assert without == f"{nothing}there is no core because no mask was usable."
     assert words(interactions=None) == "Not run: the joint ablation of sets of core heads."
 
 

@@ -43,8 +43,8 @@ def test_readers_the_core_the_answer_and_paths_are_drawn(blocks: list[Block]) ->
     places = [spots[name][1] for name in left_to_right]
     assert places == sorted(places)
     assert plain(spots["L2.H2"][0].words) == (
-        "L2.H2, in the core. Blind to the core: -8.0 points [-9.0, -7.0] out of domain; -4.0 "
-        "points [-5.0, -3.0] in domain. An answer that does not see it: -8.0 points [-9.0, -7.0] "
+        "L2.H2, in the core. Paths from the core cut: -8.0 points [-9.0, -7.0] out of domain; -4.0 "
+        "points [-5.0, -3.0] in domain. Path to the answer cut: -8.0 points [-9.0, -7.0] "
         "out of domain."
     )
     drawing = drawings_of(blocks)[0]
@@ -60,7 +60,7 @@ def test_readers_the_core_the_answer_and_paths_are_drawn(blocks: list[Block]) ->
     assert looks["L0.H3", "L3.H0"] == ("--", 0.75)  # better
     assert looks["L0.H3", "L3.MLP"] == ("-", 0.3)  # 0.4 points, give or take 1
     assert ("L1.H5", "answer") not in lines  # 0.1 points
-    assert " paths are not drawn: each changes less than 3 % of what the largest" in drawing.caption
+    assert " paths are not drawn: their changes are below 3 % of the largest." in drawing.caption
     assert all(line.get_xdata()[0] < line.get_xdata()[1] for line in lines.values())
 
 
@@ -83,13 +83,14 @@ def test_the_tables_of_components(blocks: list[Block]) -> None:
 
 def test_information_or_a_moved_threshold(run: RunFolder, blocks: list[Block]) -> None:
     assert (
-        "Out of domain, by intervals, being blind to the core changes information alone for L2.H2 "
-        "and L3.H0; for L3.MLP a change of neither is shown. What is not shown may be"
+        "Out of domain, judged by intervals, cutting the paths from the core changes only "
+        "information for L2.H2 and L3.H0; neither information nor the threshold is shown to change "
+        "for L3.MLP. An effect that is not shown may still exist."
     ) in words_of(blocks)
     table = run.tables["core_dependence"]
     ours = table[table["receiver"].isin(["L1.MLP"])].copy()
     ours.loc[ours["metric"] == "information", "blind_change"] = -1e-4  # within its interval
-    said = "by intervals, being blind to the core changes the threshold alone for L1.MLP. What"
+    said = "cutting the paths from the core changes only the threshold for L1.MLP. An effect"
     assert said in words_of(Paths.blocks(with_tables(run, core_dependence=ours)))
 
 
@@ -97,8 +98,11 @@ def test_one_label_out_of_domain(tmp_path: Path, new_run: Callable[..., Path]) -
     run = read_run(new_run(tmp_path / "run", paths=True, one_label=True))
     blocks = [*Paths.blocks(run)]
     (note,) = [block.text for block in blocks if isinstance(block, Paragraph) and block.note]
-    assert "information is not known. The graph and the tables show the change in margin" in note
-    assert "Blind to the core: -0.80 nats [" in plain(nodes_of(blocks)["L2.H2"][0].words)
+    assert (
+        "information could not be measured. The graph and the tables show the change in margin"
+        in note
+    )
+    assert "Paths from the core cut: -0.80 nats [" in plain(nodes_of(blocks)["L2.H2"][0].words)
     by_margin, direct = tables_of(blocks)
     assert by_margin.header[1:3] == ["without it (nats)", "blind to the core (nats)"]
     assert direct.header[1:] == ["margin out of domain (nats)", "margin in domain (nats)"]
@@ -108,7 +112,7 @@ def test_an_empty_core_no_paths_and_no_roles(
     tmp_path: Path, new_run: Callable[..., Path], run: RunFolder
 ) -> None:
     empty = read_run(new_run(tmp_path / "empty", paths=True, core=()))
-    text = "The core is empty: there is nothing to read, and no path was cut."
+    text = "The core is empty, so no path was cut."
     assert [*Paths.blocks(empty)] == [Paragraph(text, note=True)]
     assert [*Paths.headlines(empty)] == []
     assert [*Paths.sections(read_run(new_run(tmp_path / "without")))] == []

@@ -153,7 +153,7 @@ def test_without_information_accuracy_is_listed(run: RunFolder, roles: pd.DataFr
     unknown[figures] = np.nan
     section = section_of(with_tables(run, roles=unknown))
     first, rest = tables_of(section.blocks)
-    assert first.caption.startswith("Components by what they do to accuracy out of domain: ")
+    assert first.caption.startswith("Components by their effect on accuracy out of domain: ")
     assert first.header[3:5] == ["accuracy out of domain (points)", "accuracy in domain (points)"]
     assert run.singles is not None
     overall = run.singles.query("split == 'ood' and subset == 'all'")

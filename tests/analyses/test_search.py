@@ -37,7 +37,7 @@ def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolde
     assert (section.id, section.title) == ("search", "Search for superadditive sets")
     assert section.files == ["superadditive.csv", "screening.csv"]
     words = words_of(section.blocks)
-    ranked = "Screening by gradients ranked 496 pairs of components, and the best 1 were ablated"
+    ranked = "Screening by gradients ranked 496 pairs of components; the best 1 were ablated"
     assert words.startswith(ranked)
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
     for sentence in told(run, run.tables["superadditive"]):
@@ -50,7 +50,7 @@ def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolde
     assert [*map(plain, first[-3:])] == ["-1.50 [-2.25, -0.75]", "-1.50", "superadditive"]
     assert last[:3] == ["L1.H2+L3.MLP", place, "accuracy (points)"]
     exact = words_of(Search.blocks(with_settings(run, Search(screening_by="exact"))))
-    assert exact.startswith("Screening by exact ranked 496 pairs of components, and")
+    assert exact.startswith("Screening by exact ranked 496 pairs of components; the")
     none = with_tables(run, superadditive=run.tables["superadditive"][:0])
     assert words_of(Search.blocks(none)) == "The search found no set."
     assert [*Search.headlines(none)] == []
@@ -63,13 +63,13 @@ def test_superadditive_sets_are_counted_and_the_largest_is_that_of_the_half_that
     table = run.tables["superadditive"]
     first = (table["set"] == "L0.H3+L1.H5") & (table["metric"] == "accuracy")
     margin, accuracy = told(run, table.assign(high=table["high"].where(~first, 0.1), floor=first))
-    end = "on the other half, with an interval below zero and an adjusted p of at most 0.05."
+    end = "on the other half (interval below zero, adjusted p at most 0.05)."
     assert f"2 are superadditive on the margin {end}" in margin
     assert f"1 is superadditive on accuracy {end}" in accuracy
-    assert accuracy.endswith(" Accuracy has next to nothing left to lose for 1 of 2.")
+    assert accuracy.endswith(" For 1 of 2, accuracy is close to its floor.")
     assert "0 are superadditive on accuracy" in told(run, table.assign(p_adjusted=0.06))[1]
     unknown = told(run, table.assign(low=float("nan"), high=float("nan")))
-    assert all("is known on the other half" in text for text in unknown)
+    assert all("none has an interval for" in text for text in unknown)
     # The first set loses most of its 1.5 nats on the other half; accuracy was not searched by.
     table = run.tables["superadditive"].copy()
     column = "interaction_in_search"
@@ -78,9 +78,9 @@ def test_superadditive_sets_are_counted_and_the_largest_is_that_of_the_half_that
     for end, value in (("interaction", -0.15), ("low", -0.25), ("high", -0.05)):
         table[end] = table[end].mask(first, value)
     margin, accuracy = told(run, table)
-    name = "The set that was the largest in the search, L0.H3+L1.H5, has an interaction of"
-    assert f"{name} -0.15 nats [-0.25, -0.05]." in margin
-    assert f"{name} -15.0 points [-25.0, -5.0]." in accuracy
+    name = "The largest in the search, L0.H3+L1.H5, has an interaction of"
+    assert f"{name} -0.15 nats [-0.25, -0.05] there." in margin
+    assert f"{name} -15.0 points [-25.0, -5.0] there." in accuracy
 
 
 def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None:
@@ -89,9 +89,9 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder) -> None
     words = words_of(Search.blocks(with_settings(raced(run, decisions), search)))
     assert words.startswith(
         "A race decided 5 sets of 2 components: 1 superadditive by more than 0.25 nats of margin, "
-        "1 subadditive by more than 0.25 nats, 2 within 0.25 nats of zero, 1 undecided. Half of "
-        "them took 200 examples or fewer, none more than 1,500; any decision about the half "
-        "searched is wrong with a probability of 0.01 at most"
+        "1 subadditive by more than 0.25 nats, 2 within 0.25 nats of zero, 1 undecided. The "
+        "median set took 200 examples, the longest 1,500. Any decision about the searched half "
+        "is wrong with a probability of at most 0.01"
     )
     assert "The table shows" not in words
     assert "Screening" not in words

@@ -15,7 +15,7 @@ def test_halves_of_examples_and_of_training_data_are_shown(run: RunFolder) -> No
     assert (section.id, section.files) == ("stability", [f"{name}.csv" for name in names])
     words = words_of(section.blocks)
     halves, cores, overlap = tables_of(section.blocks)
-    assert words.startswith("Two random halves of the examples share none of them")
+    assert words.startswith("Two random halves share no example")
     assert "--with halves" not in words
     place = ["tiny-ood (out-of-domain)", "accuracy"]
     figures = ["0.80 [0.75, 0.85]", "0.89", "10", "0.80 [0.75, 0.85]", "0.20", "L0.H3 (0.80)"]
@@ -40,22 +40,22 @@ def test_halves_of_examples_and_of_training_data_are_shown(run: RunFolder) -> No
     }
     outside, inside, cores = Stability.headlines(run)
     assert outside == (
-        "Random halves of tiny-ood (out-of-domain) rank 36 components by their change of margin "
-        "with Spearman's rho = 0.80, which predicts 0.89 for other data as large; their choices "
-        "of the 10 that matter most overlap with a Jaccard index of 0.80 (0.20 by chance)."
+        "Split-half agreement on tiny-ood (out-of-domain), 36 components ranked by change in "
+        "margin: Spearman's rho = 0.80 (0.89 predicted at full size); top-10 Jaccard index 0.80 "
+        "(0.20 by chance)."
     )
-    assert inside.startswith("Random halves of tiny-id (in-domain) rank 36 components")
+    assert inside.startswith("Split-half agreement on tiny-id (in-domain), 36 components")
     assert cores.startswith("The cores of two random halves of the training data have ")
     assert "by chance" not in cores
     unknown = run.tables["stability"].assign(predicted_rho=None, top=1)
     first, *_ = Stability.headlines(with_tables(run, stability=unknown))
-    assert "rho = 0.80; their choices of the one that matters most overlap" in first
+    assert "rho = 0.80; top-1 Jaccard index" in first
 
 
 def test_halves_that_lack_masks_or_that_were_not_made(run: RunFolder) -> None:
     examples = with_tables(run, half_cores=None, half_overlap=None)
     blocks = [*Stability.blocks(examples)]
-    assert "--with halves (analyses: halves) finds subnetworks again" in words_of(blocks)
+    assert "--with halves (analyses: halves), which prunes again" in words_of(blocks)
     assert len(tables_of(blocks)) == 1
     assert [*Stability.sections(with_tables(examples, **dict.fromkeys(RANKINGS)))] == []
     row = {"data": "half 2", "subnetwork": "s0.50-seed1", "reason": "it ended elsewhere"}

@@ -35,7 +35,7 @@ def test_accuracies_of_a_training_are_means_over_named_subsets(run: RunFolder) -
     words, (table,) = words_of(section.blocks), tables_of(section.blocks)
     assert words.startswith(told(run))
     assert "ID is over all in-domain examples." in words
-    assert "OOD is the mean over 4 subsets, each counting the same: so_swap, prepos" in words
+    assert "OOD is macro-averaged over 4 subsets: so_swap, prepos" in words
     assert list(table.header) == ["step", "loss (nats)", "ID (all examples)", "OOD (4 subsets)"]
     mean = sum(2 / (3 + late) for late in (1, 2, 3, 4)) / 4
     assert rows_of(table)[1] == ["200", "0.500", "66.7 %", f"{100 * mean:.1f} %"]

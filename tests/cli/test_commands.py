@@ -166,7 +166,7 @@ def test_a_run_on_files(
     monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "27 of 27 jobs were done before" in capsys.readouterr().err
+    assert "27 of 27 jobs are already done" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
     assert len(Path("results/report.html").read_text()) > before
 
@@ -195,7 +195,7 @@ def test_a_study_from_init_to_clean(
     assert call("study init mine.yaml") == 0
     assert capsys.readouterr().out == "study: mine.yaml (edit it, then: mechcore run mine.yaml)\n"
     assert call("study init mine.yaml") == 2
-    assert "mine.yaml: exists already" in capsys.readouterr().err
+    assert "mine.yaml: already exists" in capsys.readouterr().err
     text = Path("mine.yaml").read_text()
     for before, after in (
         ("max_train: 4000", "max_train: 16"),
@@ -214,7 +214,7 @@ def test_a_study_from_init_to_clean(
     run = "run mine.yaml --without paths,dose"
     assert call(f"{run} --dry-run") == 0
     told = capsys.readouterr().out
-    assert "25 of 25 jobs known by now are to do" in told
+    assert "25 of 25 jobs known so far remain" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call(run) == 0
@@ -226,7 +226,7 @@ def test_a_study_from_init_to_clean(
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
     assert "25 of 25 jobs are done" in told
-    assert "25 results are what was written" in told
+    assert "25 results match their checksums" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call(run) == 0
     assert call("study clean mine --dry-run") == 0
@@ -275,7 +275,7 @@ def test_methods(files: Path, pruned: Path, capsys: pytest.CaptureFixture[str]) 
     ]
     row = table[table["method"] == "layer-matched"].iloc[0]
     assert row["kl"] == pytest.approx(np.mean(expected), abs=1e-5)
-    assert "the closest to the full model is" in capsys.readouterr().out
+    assert "Lowest in-domain KL from the full model: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_drawings")
@@ -368,7 +368,7 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str])
     assert "components ablated alone, " in capsys.readouterr().out
     # Asked for once more, of interactions too, nothing is done again.
     assert call("interactions found --components L1.H0,2.3,L3.MLP") == 0
-    assert "3 of 3 jobs were done before" in capsys.readouterr().err
+    assert "3 of 3 jobs are already done" in capsys.readouterr().err
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
     rows = table[table["subset"] == "all"].set_index(["split", "set"])

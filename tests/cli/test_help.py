@@ -184,7 +184,7 @@ def test_a_device_that_is_not_there_is_said_before_any_work(
     said = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2
     assert len(said) == 1
-    assert said[0].startswith("mechcore: error: device cuda: this machine has none")
+    assert said[0].startswith("mechcore: error: device cuda: torch ")
     assert not list(tmp_path.iterdir())
 
 
@@ -210,4 +210,4 @@ def test_an_interrupted_import_ends_in_one_line() -> None:
         [sys.executable, "-c", INTERRUPTING], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 130
-    assert done.stderr == "mechcore: error: interrupted; nothing was begun\n"
+    assert done.stderr == "mechcore: error: interrupted before any work started\n"

@@ -68,7 +68,7 @@ def test_a_run_its_table_and_its_checkpoints(
     assert capsys.readouterr().out == shown
     assert (out / "final" / "model.safetensors").stat().st_mtime_ns == before
     assert call(*command, "--learning-rate", "1e-3") == 2
-    assert "these differ: learning_rate. Keep them" in capsys.readouterr().err
+    assert "these differ: learning_rate. Use the same settings" in capsys.readouterr().err
 
 
 def test_all_training_data_is_used_and_tests_are_optional(
@@ -126,12 +126,12 @@ def test_a_language_model_is_trained_to_answer(files: Path, tmp_path: Path) -> N
     ("options", "message"),
     [
         ("--model", "missing --train"),
-        ("--train --id other.csv", "--model is missing; name the checkpoint to begin from"),
+        ("--train --id other.csv", "--model is missing; name the checkpoint to fine-tune"),
         ("--model --train --id FILES/other.csv", "label 'maybe'"),
         ("--model --train --prompt {a}", "--prompt and --answers belong"),
         ("--model --train --epochs 2", "exactly one of them"),
         ("--model --train --setting lr=1", "unknown setting 'lr'"),
-        ("--model --train --setting steps=4", "option of its own"),
+        ("--model --train --setting steps=4", "has its own option"),
         ("--model --train --device gpu", "device gpu: expected cpu"),
         ("--model --train --patience 2", "no evaluation data to watch"),
     ],

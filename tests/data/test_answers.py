@@ -54,7 +54,7 @@ def test_templates_that_write_the_date_write_the_same_every_day() -> None:
         (
             None,
             "{a}",
-            "chat template: the tokenizer of the model has none; expected that of",
+            "chat template: the tokenizer of the model has none; expected an instruct",
         ),
         (
             "{{ raise_exception('system first') }}",

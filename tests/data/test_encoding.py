@@ -264,7 +264,7 @@ def test_a_text_without_any_token_is_refused(prompt: str | None) -> None:
     texts = examples(("the cat", ""), ("\u200d", ""), ("a", ""))
     with pytest.raises(InputError) as caught:
         encode(texts, tokenizer, max_length=7, prompt=prompt)
-    start = r"examples 'data': 1 of 3 texts have no token, the first '\u200d' in row 2, as "
+    start = r"examples 'data': 1 of 3 texts have no token, the first '\u200d' in row 2, because "
     assert str(caught.value).startswith(start)
 
 
@@ -273,11 +273,11 @@ def test_a_length_without_room_for_both_texts_is_refused(
     wordpiece: hf.PreTrainedTokenizerFast, max_length: int
 ) -> None:
     data = examples(("the cat " * 20_000, "a"))
-    message = rf"max_length {max_length}: expected at least 5, .* 3 special tokens around a pair"
+    message = rf"max_length {max_length}: expected at least 5.* 3 special tokens to a pair"
     with pytest.raises(InputError, match=message):
         encode(data, wordpiece, max_length=max_length)
     if max_length < 3:
-        message = rf"max_length {max_length}: expected at least 3, .* 2 special tokens around a te"
+        message = rf"max_length {max_length}: expected at least 3.* 2 special tokens to a te"
         with pytest.raises(InputError, match=message):
             encode(examples(("the cat " * 20_000, "")), wordpiece, max_length=max_length)
 
@@ -361,7 +361,7 @@ def test_prompts_without_their_places(
         ({"x": "yes", "y": ""}, r"its tokens are \[\]; expected known ones"),
         ({"x": "yes", "y": "Yes"}, "at least two of different tokens"),
         ({"x": "yes"}, "at least two of different tokens"),
-        ({"x": "baker", "y": "bake"}, "the tokens of 'baker' begin with those of 'bake', so that"),
+        ({"x": "baker", "y": "bake"}, "the tokens of 'baker' begin with those of 'bake', so it"),
     ],
 )
 def test_answers_that_cannot_be_told_apart_or_read(

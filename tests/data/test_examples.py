@@ -204,7 +204,7 @@ def test_a_first_text_that_no_half_holds_is_in_both() -> None:
 
 def test_a_subset_called_all_is_refused_beside_others() -> None:
     assert len(many({"all": 2})) == 2
-    with pytest.raises(InputError, match="'all', the name for all examples"):
+    with pytest.raises(InputError, match="'all', which stands for all examples"):
         many({"all": 2, "some": 2})
 
 

@@ -119,7 +119,7 @@ BROKEN = [
         for text, message in (
             (
                 "a,b,e\nc,d,e,f",
-                f"line 3 has 4 cells, the header 3; put cells that have a {mark} in",
+                f"line 3 has 4 cells, the header 3; quote cells that contain a {mark}",
             ),
             ("a\rb,c,e\nd,e,f", "the row that begins in line 2: it has a carriage return; remove"),
             ("a,b,e\npremise,hypothesis,label", "line 3 repeats the header; expected it once"),

@@ -73,11 +73,11 @@ def test_a_data_set_that_knows_the_names_of_its_labels() -> None:
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["good", "bad"])}
     )
     data = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features)
-    with pytest.warns(UserWarning, match=r"left out 1 of 3 examples without a label"):
+    with pytest.warns(UserWarning, match=r"skipped 1 of 3 examples without a label"):
         found = given_of(data, "ood")
     assert found.frame["label"].tolist() == ["bad", "good"]
     assert found.name == "ood"
-    with pytest.warns(UserWarning, match="left out 1 of 3"):  # numbers of other files
+    with pytest.warns(UserWarning, match="skipped 1 of 3"):  # numbers of other files
         found = given_of(data, "ood", label_map={"0": "bad", "1": "good"})
     assert found.frame["label"].tolist() == ["bad", "good"]
 

@@ -53,7 +53,7 @@ def test_the_mapping_reads_as_words() -> None:
     [("LABEL_0", "LABEL_1", "LABEL_2"), ("label0", "label1"), ("0", "1"), ("Label_10", " 7 ")],
 )
 def test_classes_without_names_are_refused_with_a_remedy(classes: tuple[str, ...]) -> None:
-    message = f"the checkpoint calls its classes {', '.join(classes)}.*with --class-names"
+    message = f"the checkpoint names its classes {', '.join(classes)}.*with --class-names"
     with pytest.raises(
         InputError, match=message + r" \(class_names= in Python\).*id2label in its co"
     ):
@@ -71,7 +71,7 @@ NUMBER = "contradiction, entailment, neutral.*numbers have no agreed meaning"
         *(([label], f"{NUMBER}.*--label-map {label.strip()}=CLASS") for label in ("2.0", " 1.0 ")),
         (
             ["-1"],
-            rf"{NUMBER}.*--label-map -1=- \(label_map= in Python\); - leaves out rows without",
+            rf"{NUMBER}.*--label-map -1=- \(label_map= in Python\); - skips rows without",
         ),
         *(
             (["entailment", label], NO_CLASS)
@@ -79,7 +79,7 @@ NUMBER = "contradiction, entailment, neutral.*numbers have no agreed meaning"
         ),
         (
             ["no", "neutral", "yes"],
-            f"^examples 'dev': label 'no': {NO_CLASS}; say which class it is with --label-map "
+            f"^examples 'dev': label 'no': {NO_CLASS}; map it to a class with --label-map "
             r"no=CLASS,yes=CLASS \(label_map= in Python\), or rename the classes with --class-na",
         ),
     ],
@@ -92,9 +92,7 @@ def test_labels_that_are_no_class_are_refused_with_a_remedy(
 
 
 def test_labels_without_an_answer_are_told_of_answers_alone() -> None:
-    told = (
-        r"^examples 'dev': label 'maybe': has no answer; those of --answers are yes, no: add its "
-    )
+    told = r"^examples 'dev': label 'maybe': no answer; --answers has yes, no: add its "
     with pytest.raises(InputError, match=told + "answer, or rename it with --label-map maybe=NAME"):
         LabelMap.between(["maybe", "yes"], ["yes", "no"], data="dev", answers=True)
 
@@ -106,7 +104,9 @@ def test_classes_that_cannot_be_told_apart_are_refused() -> None:
 
 def test_names_of_the_checkpoint_in_another_order_are_told() -> None:
     known = ["entailment", "neutral", "not_entailment"]
-    with pytest.warns(MechcoreWarning, match=r"^class names: neutral, Entailment, .* calls its"):
+    with pytest.warns(
+        MechcoreWarning, match=r"^class names: neutral, Entailment, .* its index order is"
+    ):
         warn_of_another_order(["neutral", "Entailment", "not entailment"], known)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

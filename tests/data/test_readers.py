@@ -156,8 +156,8 @@ def test_texts_that_are_not_read_are_named(write: Write) -> None:
     with pytest.warns(MechcoreWarning) as told:
         assert columns(read_examples(path))["text_b"] == [""]
     assert [str(each.message) for each in told] == [
-        f"{path}: texts are those of column question alone, and context holds texts too: for "
-        "pairs, add --columns text_b=context; if single texts are meant, --columns "
+        f"{path}: texts are read only from column question, but context also holds texts: for "
+        "pairs, add --columns text_b=context; for single texts, --columns "
         "text_a=question (columns= in Python)"
     ]
     with warnings.catch_warnings():
@@ -211,7 +211,7 @@ def test_whole_numbers_read_as_whole_with_all_their_digits(write: Write) -> None
 def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Write) -> None:
     rows = "a\tb\t-\nc\td\tneutral\ne\tf\t-\n"
     path = write("dev.tsv", f"sentence1\tsentence2\tgold_label\n{rows}")
-    with pytest.warns(MechcoreWarning, match="left out 2 of 3 examples without a label") as seen:
+    with pytest.warns(MechcoreWarning, match="skipped 2 of 3 examples without a label") as seen:
         found = columns(read_examples(path))
     assert found["text_a"] == ["c"]
     assert len(seen) == 1
@@ -224,9 +224,11 @@ def test_rows_of_label_minus_one_are_told_and_can_be_left_out(
 ) -> None:
     frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [type(none)(0), none, type(none)(1)]})
     path = saved(frame, tmp_path / f"x.{ending}")
-    with pytest.warns(MechcoreWarning, match=r"label -1, which 1 of 3 .* add --label-map -1=- \("):
+    with pytest.warns(
+        MechcoreWarning, match=r"1 of 3 examples have the label -1, .* add --label-map -1=- \("
+    ):
         assert len(read_examples(path)) == 3
-    with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples without a label") as told:
+    with pytest.warns(MechcoreWarning, match="skipped 1 of 3 examples without a label") as told:
         labels = read_examples(path, label_map={"0": "e", "1": "n", "-1": "-"}).frame["label"]
     assert (labels.tolist(), len(told)) == (["e", "n"], 1)
     with warnings.catch_warnings():
@@ -263,9 +265,11 @@ def test_names_of_labels_in_parquet(classes: Callable[..., Path]) -> None:
         ({"-1": "odd"}, ["neg", "pos", "odd"]),
     ):
         n = 4 - len(expected)
-        with pytest.warns(MechcoreWarning, match=f"left out {n} of 4 examples without a label"):
+        with pytest.warns(MechcoreWarning, match=f"skipped {n} of 4 examples without a label"):
             assert columns(read_examples(path, label_map=meanings))["label"] == expected
-    with pytest.warns(MechcoreWarning, match="label 0 of column label is pos there, and neg by"):
+    with pytest.warns(
+        MechcoreWarning, match="label 0 of column label is pos in the file, but neg in"
+    ):
         read_examples(path, label_map={"0": "neg", "1": "Pos"})
     numbers = classes([1, 0], ["1", "0"])
     assert columns(read_examples(numbers))["label"] == ["1", "0"]
@@ -367,9 +371,9 @@ REFUSED = [
     ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),
     ("bad.parquet", b"PAR1 and no more", "cannot be read as .parquet"),
     ("x.jsonl", '{"text": "a \\ud800", "label": "x"}', r"column text: found half a char.*ud800"),
-    ("x.csv", "text,label,subset\na,x,all\nb,x,other\n", "examples 'x': a subset is called 'all'"),
+    ("x.csv", "text,label,subset\na,x,all\nb,x,other\n", "examples 'x': a subset is named 'all'"),
     *(
-        ("dev_and_test.tsv", paws, r"column text_a has .* and the like; .*generate_data\.py")
+        ("dev_and_test.tsv", paws, r"column text_a has values such as .*generate_data\.py")
         for paws in (  # built by Python 3, or not at all
             "id\tsentence1\tsentence2\tlabel\n1\tb'How old ?'\tb\"Old who's ?\"\t0\n",
             "id\tqid1\tsentence1\tqid2\tsentence2\tlabel\n1\t7\t0/1/(7, 2):(8, 0)\t8\t0/3/1\t0\n",
@@ -423,7 +427,7 @@ def test_columns_of_one_name(write: Write, name: str) -> None:
     text = "\n".join(separator.join(row) for row in rows)
     assert len(read_examples(write(name, text))) == 1  # those that are not read may be
     again = text.replace("x", "label", 1)
-    with pytest.raises(InputError, match="2 columns are called label; expected one: rename"):
+    with pytest.raises(InputError, match="2 columns are named label; expected one: rename"):
         read_examples(write(name, again))
 
 
@@ -471,7 +475,7 @@ PAWS = (
 
 @pytest.mark.parametrize("name", ["multinli_1.0_train.txt", "multinli_1.0_train.txt.gz"])
 def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
-    with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples without a label"):
+    with pytest.warns(MechcoreWarning, match="skipped 1 of 3 examples without a label"):
         examples = read_examples(write(name, MULTINLI))
     assert columns(examples) == {
         "text_a": ['"The new rights are nice," he said', "He slept."],
@@ -515,7 +519,7 @@ def test_rows_that_lack_a_question_are_left_out_when_asked(write: Write) -> None
     path = write("train.tsv", QQP + BROKEN)
     with pytest.raises(InputError, match=r"row \d, column question\d: empty"):
         read_examples(path)
-    with pytest.warns(MechcoreWarning, match="left out 3 of 5 examples that lack a text or label"):
+    with pytest.warns(MechcoreWarning, match="skipped 3 of 5 examples that lack a text or label"):
         examples = read_examples(path, skip_empty=True)
     assert columns(examples)["label"] == ["0", "1"]
     with warnings.catch_warnings():
@@ -560,7 +564,7 @@ def test_label_names_that_swap_are_applied_once(write: Write) -> None:
 def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
     path = write("x.jsonl", '{"text": "", "label": "a"}\n{"text": [1], "label": "a"}\n')
     with (
-        pytest.warns(MechcoreWarning, match="left out 1 of 2"),
+        pytest.warns(MechcoreWarning, match="skipped 1 of 2"),
         pytest.raises(InputError, match="row 2, column text: expected text"),
     ):
         read_examples(path, skip_empty=True)

@@ -198,7 +198,10 @@ def test_saved_folders_have_the_names_of_their_labels(tmp_path: Path) -> None:
         (replace(two, split=None), r"two: split is None; expected one of train, validation: name"),
         (replace(one, split="train"), r"one: has no splits, found split 'train'; leave it out"),
         (Source(path=tmp_path), r"a folder without dataset_dict\.json or .*; expected a file, or"),
-        (Source(path=tmp_path / "a.csv", split="train"), "a file has no splits: leave it out"),
+        (
+            Source(path=tmp_path / "a.csv", split="train"),
+            "not a folder, so there is no split 'train'",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             read_sources([source])
@@ -351,7 +354,7 @@ def test_settings_that_cannot_be(given: dict[str, Any], message: str) -> None:
 
 def test_labels_that_are_not_given_are_left_out_with_their_number(tmp_path: Path) -> None:
     numbered([1, -1, -1, 0]).save_to_disk(str(tmp_path / "part"))
-    with pytest.warns(MechcoreWarning, match=r"left out 2 of 4 examples without a label"):
+    with pytest.warns(MechcoreWarning, match=r"skipped 2 of 4 examples without a label"):
         found = rows([Source(path=tmp_path / "part")])
     assert [row[0] for row in found] == ["a", "d"]
     assert len(rows([Source(path=tmp_path / "part")], labelled=False)) == 4

@@ -81,7 +81,7 @@ def test_a_data_set_in_a_folder_begins_at_the_folder_of_the_file(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ("train: train.csv\n=>", "has no train; expected a path, or the settings of sources"),
+        ("train: train.csv\n=>", ": no train; expected a path, or the settings of sources"),
         ("train: train.csv=>train: []", r"train is \(\); expected at least one source"),
         ("train: train.csv=>train: 5", "train.0: found 5"),
         ("about: Mine.=>abuot: Mine.", r"abuot: no such setting; expected name, train, id, ood"),
@@ -97,11 +97,11 @@ def test_a_data_set_in_a_folder_begins_at_the_folder_of_the_file(
         ("[hard, hub]=>hub", r"groups\.both: found 'hub'"),
         (
             "both: [=>ID: [",
-            "a group of out-of-domain subsets is called 'ID', as the mean",
+            "a group of out-of-domain subsets is named 'ID', as the mean",
         ),
-        ("both: [=>mixed: [", "is called 'mixed', as the mean of ID and OOD is in tables; rename"),
-        ("both: [=>all: [", "is called 'all', as all examples together are in tables; rename"),
-        ("about: Mine.=>name: ' '", "name is ' '; expected one"),
+        ("both: [=>mixed: [", "is named 'mixed', as the mean of ID and OOD is in tables; rename"),
+        ("both: [=>all: [", "is named 'all', as all examples together are in tables; rename"),
+        ("about: Mine.=>name: ' '", "name is ' '; expected a text"),
     ],
 )
 def test_errors_name_the_file_and_the_place(
@@ -121,7 +121,7 @@ def test_errors_name_the_file_and_the_place(
     ("name", "text", "message"),
     [
         ("x.yaml", "[1]", "found list; expected settings by name"),
-        ("x.yaml", "a: [", "not a usable yaml file"),
+        ("x.yaml", "a: [", "invalid YAML"),
         ("x.toml", "a = 1", "expected a file that ends in .yaml, .yml"),
     ],
 )
@@ -148,7 +148,7 @@ def test_tasks_of_ones_own_are_found_by_name(tmp_path: Path) -> None:
     assert sorted(TASKS) == ["mine", "mnli-hans", "qqp-paws"]
     TASKS.register("mine")(lambda folder: made(name="newer"))  # a cell is run again
     assert find_task("mine").name == "newer"
-    with pytest.raises(InputError, match="nowhere is no folder"):
+    with pytest.raises(InputError, match="nowhere is not a folder"):
         find_task("mine", tmp_path / "nowhere")
 
 

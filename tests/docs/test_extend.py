@@ -305,14 +305,14 @@ def test_a_kind_of_study_is_run_by_the_engine(
 ) -> None:
     file, out = tmp_path / "squares.yaml", tmp_path / "out"
     file.write_text("kind: squares\nnumbers: [3, 5]\n")
-    assert "2 of 2 jobs known by now are to do" in mechcore(
+    assert "2 of 2 jobs known so far remain" in mechcore(
         "run", str(file), "--out", str(out), "--dry-run"
     )
     mechcore("run", str(file), "--out", str(out))
     assert pd.read_csv(out / "tables" / "squares.csv")["square"].tolist() == [9, 25]
     assert "Numbers and their squares" in (out / "report.html").read_text(encoding="utf-8")
     file.write_text("kind: squares\nnumbers: [3, 4]\n")
-    assert "1 of 2 jobs known by now are to do" in mechcore(
+    assert "1 of 2 jobs known so far remain" in mechcore(
         "run", str(file), "--out", str(out), "--dry-run"
     )
     assert "2 of 2 jobs are done" in mechcore("study", "status", str(out))

@@ -151,7 +151,7 @@ def test_an_answer_shows_headline_figure_and_table(lab: Lab, tmp_path: Path) -> 
     assert places == sorted(places)
     assert page.count("<tr") <= 21
     lab.heads().plot().savefig(tmp_path / "heads.pdf")  # a grid
-    with pytest.raises(InputError, match="smallest: has no figure; its tables are smallest"):
+    with pytest.raises(InputError, match="smallest has no figure; its tables are smallest"):
         lab.smallest().plot()
     assert "<img" not in lab.smallest()._repr_html_()
 
@@ -305,8 +305,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ((3,), {}, "open: checkpoint is a int; expected a dir"),
         (("embedded",), {"ood": FRAMES["ood"]}, "open: train and id missing"),
         (("embedded", "nosuch"), {}, r"id and ood missing; .*, or one of the tasks "),
-        (("embedded",), {"columns": {"text_a": "a"}}, "columns and label_map are for data of your"),
-        (("embedded",), {"label_map": {0: "b"}}, "columns and label_map are for data of your"),
+        (
+            ("embedded",),
+            {"columns": {"text_a": "a"}},
+            "columns and label_map apply to your own data",
+        ),
+        (("embedded",), {"label_map": {0: "b"}}, "columns and label_map apply to your own data"),
     ],
 )
 def test_what_cannot_be_opened(place: Path, given: Any, options: Any, message: str) -> None:

@@ -83,9 +83,9 @@ def test_variants_cannot_take_the_names_of_the_study_s_own_files() -> None:
     report = {"report.html", "figures"}
     assert {STORE, STUDY_FILE, CONFIG_FILE, TABLES_FOLDER, *steps, *report} == set(RESERVED)
     for name in [*RESERVED, "Store", "MASKS"]:
-        with pytest.raises(InputError, match="study's own files; choose another"):
+        with pytest.raises(InputError, match="reserved for the study's own files; choose another"):
             StudyConfig(variants={name: StudyConfig()})
-    with pytest.raises(InputError, match="base, Base differ by capital letters only"):
+    with pytest.raises(InputError, match="base, Base differ only in case"):
         StudyConfig(variants={"base": StudyConfig(), "Base": StudyConfig(seeds=(1,))})
 
 
@@ -101,7 +101,7 @@ def test_the_embedded_checkpoints_are_those_of_no_other_model() -> None:
 def test_a_training_that_ends_when_it_will_has_no_series_and_watches_a_role() -> None:
     model, training = ModelConfig(source="base"), train_settings("quick", patience=3)
     assert StudyConfig(model=model, training=training).training == training
-    with pytest.raises(InputError, match=r"and with patience \(3\) training ends when it will"):
+    with pytest.raises(InputError, match=r"but with patience \(3\) the last step is unknown"):
         StudyConfig(model=model, training=training, checkpoints=("training",))
     with pytest.raises(InputError, match="watch is 'dev'; expected id or ood, the splits of"):
         StudyConfig(model=model, training=replace(training, watch="dev"))

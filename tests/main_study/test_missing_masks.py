@@ -71,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert texts[0].startswith(
         "describe: in domain: too few examples: 10 of the rarest label, at least 50"
     )
-    assert texts[0].endswith("draw or add more (--max-id)")
+    assert texts[0].endswith("draw or add more examples (--max-id)")
     assert texts[1].startswith("describe: out of domain: too few examples: 6 of the rarest label")
     return out
 
@@ -187,7 +187,7 @@ def test_discretisation_reuses_the_training(
 
     with monkeypatch.context() as patch:
         patch.setitem(DISCRETISATIONS, "threshold", nothing)
-        with pytest.warns(MechcoreWarning, match="keeps no component by any threshold"):
+        with pytest.warns(MechcoreWarning, match="keeps no component at any threshold"):
             run_study(config, out)
     assert manifests(out) == trained
     assert set(table(out, "subnetworks")["target_sparsity"]) == {LOW}

@@ -416,7 +416,7 @@ def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(InputError, match=r"no config\.json and no weights"):
         make_plan(config)
-    with pytest.raises(InputError, match="is no checkpoint and has none in it"):
+    with pytest.raises(InputError, match="is not a checkpoint and contains none"):
         make_plan(embedded(checkpoints=(str(tmp_path),)))
 
 
@@ -470,11 +470,12 @@ def test_analyses_that_a_fill_cannot_do_are_refused_before_any_work(config: Stud
         return replace(config, analyses=replace(config.analyses, fill=fill, **more))
 
     with pytest.raises(
-        InputError, match=r"with which paths and dose cannot be done.*--without paths,dose"
+        InputError,
+        match=r"paths and dose cannot use the fill 'counterfactual'.*--without paths,dose",
     ):
         make_plan(with_fill("counterfactual"))
     make_plan(with_fill("counterfactual", paths=None, dose=None))
-    with pytest.raises(InputError, match="fill is 'resample', with which search"):
+    with pytest.raises(InputError, match="search cannot use the fill 'resample'"):
         make_plan(with_fill("resample", search=Search()))
 
 

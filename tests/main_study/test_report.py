@@ -115,7 +115,7 @@ def test_what_a_study_begins_with_is_no_question(
     for name in ("data", "training"):
         assert name in ANALYSES
         assert name not in question_names()
-        with pytest.raises(InputError, match=f"only: {name} is no question of its own"):
+        with pytest.raises(InputError, match=f"only: {name} cannot be run on its own"):
             make_plan(replace(study, only=(name,)))
 
 

@@ -135,7 +135,7 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
         np.testing.assert_array_equal(drops, given.changes(other, "margin"))
         assert np.abs(drops).max() > 1e-4
     unnamed: Any = {"fill": lambda *given: fill_of(*given[:2], "mean", 0)}
-    with pytest.raises(InputError, match="partial results tell fills by their names"):
+    with pytest.raises(InputError, match="partial results need a registered fill"):
         ablate(*arguments, **unnamed, state=tmp_path / "other", **options)
 
 
@@ -179,7 +179,7 @@ def test_pairs_have_another_label_and_the_nearest_length() -> None:
     # 4 tokens: one of 5; 9: one of 5 (4 away; the 20 is 11 away); 5: one of 4; 20: the 9.
     assert chosen == [{3, 4}, {3, 4}, {3, 4}, {0, 1}, {0, 1}, {2}]
     assert drawn[0] == paired(data, 0).input_ids
-    with pytest.raises(InputError, match="at least two labels; found 'a': pass pairs of your own"):
+    with pytest.raises(InputError, match="at least two labels; found 'a'; pass your own pairs"):
         paired(data.part([0, 1]))
     data = labelled(plain(encoded_for("bert", 4)), ["Not_A", "not-a", "b", "B"])
     names = [paired(data, seed).examples.frame["label"].str.lower().tolist() for seed in range(5)]
@@ -187,7 +187,7 @@ def test_pairs_have_another_label_and_the_nearest_length() -> None:
     assert all("b" not in one[2:] for one in names)
     for unknown in ("", "-"):
         some = labelled(plain(encoded_for("bert", 4)), ["a", "b", unknown, unknown])
-        with pytest.raises(InputError, match="2 of 4 have no label; pairs need one of each"):
+        with pytest.raises(InputError, match="2 of 4 have no label; pairs need"):
             paired(some)
 
 
@@ -197,8 +197,8 @@ def test_what_is_refused(cases: Cases) -> None:
     mask, model = Mask.full(case.model).without(*ABLATED), case.model
     fill, short = Counterfactual.of(pairs), Counterfactual.of(pairs.part(range(3)))
     for given, of, message in (
-        ("counterfactual", means, "needs the paired example of every example; pass fill="),
-        (fill, None, "needs means where an example is longer than its pair"),
+        ("counterfactual", means, "needs a paired example for every example; pass fill="),
+        (fill, None, "needs means because an example is longer than its pair"),
         (short, means, "has 3 pairs, but the batch holds example 6"),
     ):
         with pytest.raises(InputError, match=message):
@@ -215,7 +215,7 @@ def test_what_is_refused(cases: Cases) -> None:
         torch.testing.assert_close(run(batch), expected)
     with (
         blind(model, "L0.H0>L1.H1", means, fill) as run,
-        pytest.raises(InputError, match="paths cannot be cut with it"),
+        pytest.raises(InputError, match="paths cannot be cut with this fill"),
     ):
         run(batch)
     other = cases.get("bert", torch.float64).model

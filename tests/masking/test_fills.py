@@ -90,7 +90,7 @@ def test_fills_of_other_things_are_named(cases: Cases, change: Any, error: Any, 
 
 NO_MASK = r"mask: found {}; expected a Mask, as by Mask\.full\(model\)"
 NO_MEANS = r"means: found {}; expected MeanActivations: MeanActivations\.compute\(model, data\), or"
-A_NAME = r"expected a name \(mean, zero, resample, counterfactual, half, ones\), or what makes"
+A_NAME = r"expected a name \(mean, zero, resample, counterfactual, half, ones\), or a function"
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "no mask": ({"mask": None}, NO_MASK.format("NoneType")),
     "a list of masks": ({"mask": [Mask(torch.ones(2, 5))]}, NO_MASK.format("list")),

@@ -166,7 +166,7 @@ def test_means_of_another_model_are_refused_by_name(cases: Cases, tmp_path: Path
         MeanActivations.load(path, cases.get("llama", torch.float64).model)
     helpers.hf_classifier("llama", seed=1).save_pretrained(tmp_path / "other")
     other = load_model(tmp_path / "other")
-    with pytest.raises(MismatchError, match=r"differ: weights \w{12} against \w{12}: compute"):
+    with pytest.raises(MismatchError, match=r"differs in weights \w{12} against \w{12}; compute"):
         MeanActivations.load(path, other)
     with (
         pytest.raises(MismatchError, match="computed on another model"),

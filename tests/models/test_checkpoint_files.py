@@ -82,7 +82,7 @@ class Evil:
 def test_an_allowed_pickle_still_runs_nothing(pickled: Path, tmp_path: Path) -> None:
     torch.save({"x": Evil(tmp_path / "made")}, pickled / "pytorch_model.bin")
     message = refusal(pickled, allow_pickle=True)
-    assert "its pickle is damaged, or holds something else than tensors" in message
+    assert "its pickle is damaged, or holds other objects than tensors" in message
     assert not (tmp_path / "made").exists()
 
 
@@ -108,7 +108,7 @@ def test_a_pickle_on_the_hub(bert: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     monkeypatch.setattr(hf.AutoConfig, "from_pretrained", lambda **_: config)
     monkeypatch.setattr(hf.AutoModelForSequenceClassification, "from_pretrained", no_safetensors)
-    with pytest.raises(InputError, match=r"^checkpoint some/name: has no safetensors, and its pyt"):
+    with pytest.raises(InputError, match=r"^checkpoint some/name: no safetensors, and its pyt"):
         load_model("some/name")
     assert "DISABLE_SAFETENSORS_CONVERSION" not in os.environ
 
@@ -163,7 +163,7 @@ def test_code_of_a_tokenizer_is_never_run(bert: Path, kind: str) -> None:
 
 def test_an_adapter_is_not_a_model(bert: Path) -> None:
     (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "some/where"}')
-    problem = "is an adapter (it has adapter_config.json); merge it into its model"
+    problem = "found an adapter (adapter_config.json); merge it into its model"
     assert problem in refusal(bert)
     (bert / "model.safetensors").rename(bert / "adapter_model.safetensors")
     (bert / "config.json").unlink()
@@ -233,9 +233,9 @@ LAST = "bert.encoder.layer.1.output.dense.weight"
 @pytest.mark.parametrize(
     ("dtype", "quantization", "why"),
     [
-        ("int8", None, "as a quantization_config is missing in its config.json"),
-        ("float8_e4m3fn", None, "as a quantization_config is missing in its config.json"),
-        ("int8", {"quant_method": "unheard-of"}, "as a quantization_config was not applied"),
+        ("int8", None, "because a quantization_config is missing in its config.json"),
+        ("float8_e4m3fn", None, "because a quantization_config is missing in its config.json"),
+        ("int8", {"quant_method": "unheard-of"}, "because a quantization_config was not applied"),
         ("int8", {"quant_method": "bitsandbytes", "load_in_8bit": True}, ""),
     ],
 )
@@ -256,7 +256,7 @@ def test_quantized_weights(
     stored = dtype if pickle else {"int8": "I8", "float8_e4m3fn": "F8_E4M3"}[dtype]
     assert f"its files hold the weights {LAST} ({stored})" in message
     assert why in message
-    assert "before it was quantized" in message
+    assert "from before quantization" in message
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -319,7 +319,7 @@ def test_parts_outside_the_checkpoint(bert: Path, file: Any) -> None:
 def test_an_index_that_is_none(bert: Path, content: str) -> None:
     shard(bert)
     (bert / "model.safetensors.index.json").write_text(content)
-    assert "model.safetensors.index.json is no index of weights" in refusal(bert)
+    assert "model.safetensors.index.json is not an index of weights" in refusal(bert)
 
 
 def test_weights_that_the_configuration_names(bert: Path, cases: Cases) -> None:

@@ -66,7 +66,7 @@ def test_hooks_of_accelerate_and_masks_get_along(case: Case) -> None:
     [
         ({"device_map": "auto", "device": "cpu"}, "device_map and device (cpu) exclude each other"),
         ({"device_map": "fastest"}, "found fastest; expected auto, balanced, cpu, or the device"),
-        ({"device_map": "cpu", "backend": "hooked"}, 'device_map: is for backend "bridge"'),
+        ({"device_map": "cpu", "backend": "hooked"}, 'device_map: needs backend "bridge"'),
         ({"dtype": "double"}, "dtype: found double; expected float32, bfloat16, float16 or a"),
     ],
 )
@@ -76,13 +76,13 @@ def test_wrong_places_and_precisions(cases: Cases, options: dict[str, Any], mess
 
 def test_a_built_model_stays_where_it_is(cases: Cases) -> None:
     message = refusal(cases.get("bert").model, device_map="auto")
-    assert "device_map: the model is built already (TransformerBridge)" in message
+    assert "device_map: the model is already built (TransformerBridge)" in message
 
 
 @pytest.mark.parametrize("device", ["cuda", torch.device("cuda")])
 def test_a_missing_device(cases: Cases, monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    message = f"device {device}: this machine has none that torch {torch.__version__} can use; "
+    message = f"device {device}: torch {torch.__version__} finds no such device on this machine; "
     assert refusal(cases.path("bert"), device=device) == f"{message}choose cpu"
 
 

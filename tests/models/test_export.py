@@ -379,7 +379,7 @@ def test_means_that_cannot_be_folded(sources: Sources, cases: Cases, tmp_path: P
 
     refused(None, InputError, "fill 'mean' needs means; pass MeanActivations.compute")
     positions = MeanActivations.compute(source.model, padded(texts()), per_position=True)
-    refused(positions, InputError, r"means are per position \(9 positions\), a bias is the same")
+    refused(positions, InputError, r"means are per position \(9 positions\), but a bias is one")
     refused(source.means, InputError, "fill is 'resample'; expected 'mean' or 'zero'", "resample")
     refused(sources("roberta").means, MismatchError, "computed on another model.*weights")
     refused(sources("mistral").means, MismatchError, "d_head 8 against 4")

@@ -80,8 +80,8 @@ def lacking(part: str) -> Change:
 
 
 LOST = "encoder.layer.1.attention.output.dense"
-SHAPES = "its weights do not have the shapes that its config.json asks for: .*"
-DAMAGED = "model.safetensors is damaged or no safetensors"
+SHAPES = "its weights do not have the shapes in its config.json: .*"
+DAMAGED = "model.safetensors is damaged or not a safetensors"
 UNREAD = "does not read the weights bert.encoder.layer.1.attention.output.LayerNorm.b.* and 12 more"
 NO_NAME = "as id2label; expected an object with th"
 
@@ -147,7 +147,7 @@ def test_damage_that_matters_to_the_head_or_to_long_texts(bert: Path) -> None:
 
 
 def test_a_file_in_place_of_a_directory(bert: Path) -> None:
-    message = "is a file; expected a directory, a hub id or a .gguf file: name its folder, "
+    message = "found a file; expected a directory, hub id or .gguf file: name its folder, "
     assert refusal(bert / "model.safetensors").endswith(f"{message}{bert}")
 
 

@@ -96,11 +96,11 @@ ONE_OR_ZERO = "expected 1 at real tokens and 0 at padding"
 PADDED = "begins or ends with the padding token"
 INVERTED = "attention_mask is 1 at the padding token .1. of row"
 REFUSED: dict[str, tuple[Any, str]] = {
-    "additive": (ADDITIVE, f"-10000 in row 1 at position 3; {ONE_OR_ZERO}: make a mask of an"),
+    "additive": (ADDITIVE, f"-10000 in row 1 at position 3; {ONE_OR_ZERO}: convert an additive"),
     "infinite": (ADDITIVE.clamp(max=0) * torch.inf, "attention_mask has nan in row 0"),
     "smallest": (torch.where(RIGHT == 1, 0.0, -3.4e38), "has -3.3.* in row 1 at position 3"),
     "one half": (RIGHT * 0.5, f"attention_mask has 0.5 in row 0 at position 0; {ONE_OR_ZERO}$"),
-    "packed": (RIGHT * 2, "has 2 in row 0 at position 0; .*: put texts that are packed in one row"),
+    "packed": (RIGHT * 2, "has 2 in row 0 at position 0; .*: put texts packed in one row"),
     "inverted": (1 - RIGHT, "a row has no real token: .* 0 throughout .row 0."),
     "other rows": (RIGHT.roll(1, 0), f"{INVERTED} 1"),
     "another side": (RIGHT.flip(1), f"{INVERTED} 1"),

@@ -149,7 +149,7 @@ def ended(course: list[float]) -> MaskTraining:
     [
         (
             [0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.3, 0.35],
-            "ended at 0.350 (accepted: 0.2 away from the target), so its ranking means little. It "
+            "ended at 0.350 (tolerance: 0.2), so its ranking means little. It "
             "was 0.00 at step 2 (wanted 0.27), 0.10 at step 4 (wanted 0.53), 0.20 at step 6 "
             "(wanted 0.60); use more steps (now 9: --prune-steps 18) or a larger lr_lambda "
             "(now 0.1: --prune-settings lr_lambda=0.2): the multipliers react too late",

@@ -42,7 +42,7 @@ def test_names_are_short_and_distinct() -> None:
 def test_only_pruning_has_a_log_alpha(method: Any) -> None:
     each = subnetwork(method=method)
     assert torch.equal(each.scores, SCORES)
-    message = f"subnetwork {method}-s0.30-seed42: found by {method}, which has no log_alpha"
+    message = f"subnetwork {method}-s0.30-seed42: the method {method} has no log_alpha"
     with pytest.raises(InputError, match=message):
         _ = each.log_alpha
 
@@ -82,8 +82,8 @@ def test_other_files_are_refused(tmp_path: Path, loud: Subject) -> None:
     for name, message in (
         ("missing.safetensors", "no such file"),
         ("means.safetensors", "not a mask"),
-        ("mask.safetensors", "mask.safetensors: holds a mask, but not its target"),
-        ("mask.json", "mask.json: holds a mask, but not its target"),
+        ("mask.safetensors", "mask.safetensors: found a mask without its target"),
+        ("mask.json", "mask.json: found a mask without its target"),
         ("text.safetensors", "text.safetensors"),
     ):
         with pytest.raises(InputError, match=message):
@@ -113,7 +113,7 @@ def test_incomplete_files_are_refused(
     path = tmp_path / "a.safetensors"
     stored = {name: value for name, value in (FACTS | facts).items() if value is not None}
     write_safetensors(path, {n: t for n, t in TENSORS.items() if n != left_out}, stored)
-    expected = rf"a\.safetensors: holds a mask, but not its .*{message}.*; expected a mask of"
+    expected = rf"a\.safetensors: found a mask without its .*{message}.*; expected a mask of"
     with pytest.raises(InputError, match=expected):
         Subnetwork.load(path)
 

@@ -82,7 +82,7 @@ def test_cells_of_single_components() -> None:
     assert left.get_ylim()[0] > left.get_ylim()[1]
     assert [t.get_text() for t in right.get_xticklabels()] == ["0", "1", "MLP"]
     assert ends(figure) == (-20, 20)
-    assert "change of margin (nats)" in figure.axes[-1].get_ylabel()
+    assert "change in margin (nats)" in figure.axes[-1].get_ylabel()
     # Losses are red and gains blue, 0 is white, and more is darker.
     cells = {
         tuple(path.vertices[0] + 0.5): colour

@@ -89,8 +89,8 @@ def test_facts_of_a_head_outside_the_core(run: RunFolder, known: dict[str, list[
 def test_what_flips_without_each_component(known: dict[str, list[Block]]) -> None:
     words = {name: words_of(blocks[1:]) for name, blocks in known.items()}
     assert words["L0.H3"] == (
-        "Without it answers flip: 9 out of domain (9 right to wrong) and none in domain. Those "
-        "out of domain come first, and those with the largest change of margin. Its attention is "
+        "Answers that flip without it: 9 out of domain (9 right to wrong) and none in domain. The "
+        "list starts out of domain, with the largest changes in margin. Its attention is "
         "drawn on short texts only."
     )
     flips = tables(known["L0.H3"])["Answers th"]
@@ -104,10 +104,10 @@ def test_what_flips_without_each_component(known: dict[str, list[Block]]) -> Non
         *("Its attention on text 1: r", "Its attention on text 2: r", "Its attention on one examp"),
     ]
     assert words["L0.H1"].endswith(
-        "All are here. Its attention is not drawn, as no effect of the head is shown."
+        "All are listed. Its attention is not drawn because no effect of the head is shown."
     )
     assert words["L0.MLP"] == (
-        "Without it answers flip: 1 out of domain (1 right to wrong) and none in domain. All are "
-        "here."
+        "Answers that flip without it: 1 out of domain (1 right to wrong) and none in domain. All "
+        "are listed."
     )
     assert words["L3.H7"] == "No answer flips without it."

@@ -37,6 +37,6 @@ def _again(folder: Path, name: str) -> bytes:
 
 
 def test_other_formats_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'gif' is no format; expected some of png, svg, pdf"):
+    with pytest.raises(InputError, match="unknown format 'gif'; expected some of png, svg, pdf"):
         Gallery(tmp_path, ("svg", "gif"))
     assert list(tmp_path.iterdir()) == []

@@ -161,7 +161,7 @@ def test_attention_is_drawn_in_the_panel_and_in_its_section(rich: Open) -> None:
 def test_texts_that_flip_without_a_head_are_in_its_panel_with_its_attention(rich: Open) -> None:
     with rich("#L0.H3") as page:
         text = re.sub(r"\s+", " ", about(page))
-        assert "Without it answers flip: 9 out of domain" in text
+        assert "Answers that flip without it: 9 out of domain" in text
         assert "so_swap 3 saw L0.H3 \u2016 a bird" in text
         drawings = page.locator("#about-body figure")
         assert drawings.count() == 3  # on two of the texts, and on one example
@@ -315,7 +315,7 @@ def test_the_keyboard_goes_through_the_graph_and_terms(rich: Open) -> None:
         page.keyboard.press("Enter")
         assert about(page) == ""  # it is no component
         page.locator("#blame abbr", has_text="information").first.focus()
-        assert "no bias of the labels makes good" in tip.inner_text()
+        assert "after one bias per label has been refitted" in tip.inner_text()
         page.keyboard.press("Escape")
         assert not tip.is_visible()
 
@@ -330,7 +330,7 @@ def test_the_grid_shows_the_chosen_quantity(rich: Open, rich_run: Path) -> None:
     with rich() as page:
         before = cell(page, most).evaluate("node => node.style.background")
         page.locator("#colour-by").select_option(
-            label="change of margin (nats), out-of-domain: tiny-ood"
+            label="change in margin (nats), out-of-domain: tiny-ood"
         )
         for name, change in margin.items():
             if name not in ("L0.H3", "L1.H5", "L2.H2", "L3.H0"):  # these have their own ablation

@@ -60,7 +60,7 @@ def test_a_quick_study_says_so_before_its_verdicts() -> None:
     quick = RunFolder(Path("run"), {"origins": {"epochs": "--quick"}}, {"verdicts": VERDICTS})
     other = RunFolder(Path("run"), {"origins": {"epochs": "file"}}, {"verdicts": VERDICTS})
     assert [each.text for each in CLAIMS.findings(quick)] == [
-        "Made with --quick, to try all steps: these results are not meaningful.",
+        "Made with --quick, a test of all steps: these results are not meaningful.",
         "Supported: It holds.",
         "Supported: So does it.",
     ]

@@ -43,7 +43,7 @@ def test_an_unknown_format_is_one_line(run: Path, capsys: pytest.CaptureFixture[
     before = sorted(run.rglob("*"))
     assert call(run, "--figures", "jpg") == 2
     error = capsys.readouterr().err
-    assert "'jpg' is no format; expected some of png, svg, pdf" in error
+    assert "unknown format 'jpg'; expected some of png, svg, pdf" in error
     assert error.count("\n") == 1
     assert sorted(run.rglob("*")) == before
 

@@ -80,7 +80,7 @@ def test_changes_are_coloured_around_zero_and_the_core_runs_own_come_first() -> 
     grid = grid_of(folder, components_of(folder))
     assert grid is not None
     accuracy, margin = grid.quantities
-    assert accuracy.label == "change of accuracy (points), out-of-domain: d"
+    assert accuracy.label == "change in accuracy (points), out-of-domain: d"
     cells = {name: cell.text for name, cell in accuracy.cells.items()}
     assert cells == {"L0.H0": "\u221240", "L0.H1": "25", "L0.H2": "0"}
     red, blue, none = (to_rgb(accuracy.cells[name].colour) for name in accuracy.cells)

@@ -16,9 +16,7 @@ from mechcore.report.groups import one_label_notes, population_note
 from mechcore.report.run_folder import RunFolder, read_run
 
 PLACES = {"split": ["id", "ood", "ood"], "data": ["mnli", "hans", "hans"], "subset": ["all"] * 3}
-ONE_LABEL = Paragraph(
-    f"There is one label only on tiny-ood: a change there {CANNOT_TELL}.", note=True
-)
+ONE_LABEL = Paragraph(f"Only one label on tiny-ood: a change there {CANNOT_TELL}.", note=True)
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +31,10 @@ def test_what_intervals_are_for_is_said_where_there_are_clusters() -> None:
     assert not list(population_note(unknown))
     known = table.assign(n_clusters=[np.nan, 60, 60], population=[None, "clusters", "clusters"])
     (note,) = population_note(known)
-    text = "Intervals are for other clusters, such as templates; clusters are 60 of hans."
+    text = "Intervals refer to other clusters, such as templates; clusters: 60 of hans."
     assert note.text.startswith(text)
     (other,) = population_note(known.assign(n_clusters=9, population="texts"))
-    assert "other texts of the subsets; clusters are 9 of mnli and 9 of hans." in other.text
+    assert "other texts of the subsets; clusters: 9 of mnli and 9 of hans." in other.text
 
 
 def test_one_label_out_of_domain_is_said_of_every_change(
@@ -65,6 +63,6 @@ def test_without_a_sweep_the_labels_of_the_data_say_so(two_labels: RunFolder) ->
     after = RunFolder(run.path, run.config, {"data": pd.concat([labels, other])})
     (note,) = one_label_notes(after, tables["interactions"])
     assert note.text == (
-        "There is one label only on 3 subsets: preposition, embedded_under_if, "
+        "Only one label on 3 subsets: preposition, embedded_under_if, "
         f"embedded_under_verb of tiny-ood: a change there {CANNOT_TELL}."
     )

@@ -134,8 +134,8 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
     drawn = build_report(copy_of_rich, figures=())  # with its figures
     page = Page(drawn.read_text(encoding="utf-8"))
     dash = "[\u2013]"
-    assert "the intervals of all 7 joint sets are not known, so no direction is shown" in page.text
-    assert "no interval on the margin is known on the other half" in page.text
+    assert "none of the 7 joint sets has an interval, so no direction is shown" in page.text
+    assert "none has an interval for the margin on the other half" in page.text
     assert "The interval does not exclude zero, so this may be no effect at all" in page.text
     for claim in ("includes zero", "subadditive", "are superadditive", "nan"):
         assert claim not in page.text, claim
@@ -180,8 +180,8 @@ def test_odd_settings_are_shown_as_they_are(tmp_path: Path) -> None:
 def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
     first = "100.0 % at 100 (100 % for 3 of 3 seeds, which had no faithful subnetwork)"
     assert (
-        f"The effective size goes, by checkpoint, from {first} to 69.0 % at 500 on ID and {first} "
-        "to 69.0 % at 500 on OOD."
+        f"The effective size changes over checkpoints from {first} to 69.0 % at 500 on ID and "
+        f"{first} to 69.0 % at 500 on OOD."
     ) in rich.text
     # Of 68, 69 and 70 %: Student's t with two degrees of freedom, 4.303, times 1 / sqrt(3).
     assert "OOD 500 69.0 % [66.5, 71.5] 68.0\u201370.0 % 3 of 3 60.0 %" in rich.text
@@ -215,7 +215,7 @@ def test_what_is_told_of_the_data_is_told_once(rich: Page, copy_of_rich: Path) -
 def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     text = page_of(tmp_path).text
-    assert "There is nothing to sum up" in text
+    assert "There are no results" in text
     assert text.count("Not run:") == 6
 
 
@@ -258,12 +258,12 @@ def test_the_same_tables_give_the_same_page(tmp_path: Path, new_run: Callable[..
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", "{", "not readable as JSON"),
+        ("config.json", "{", "invalid JSON"),
         ("config.json", "[]", "found a list; expected an object"),
         (
             "config.json",
             '{"model_type": "bert"}',
-            "is a model; expected the folder of a finished run",
+            "found a model; expected the folder of a finished run",
         ),
         ("config.json", '{"model": "bert"}', "model: found a str; expected an object"),
         ("config.json", '{"seconds": [1]}', "seconds: found a list; expected an object"),

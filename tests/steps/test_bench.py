@@ -144,7 +144,7 @@ def test_data_that_changed_after_planning_are_refused(sources: Sources, bench: W
         content = path.read_text()
         write_data(path, 30)
         receipt = done(job, bench.store, None, "cpu")
-        assert receipt.error == f"the {split} files changed while the study ran; run it again"
+        assert receipt.error == f"the {split} files changed while the study ran; rerun it"
         others.check_inputs(hash_file)
         path.unlink()
         error = str(done(job, bench.store, None, "cpu").error)
@@ -159,7 +159,7 @@ def test_a_model_that_changed_after_planning_is_refused(sources: Sources, bench:
     weights = sources.folder / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
     receipt = done(job, bench.store, None, "cpu")
-    assert receipt.error == "the model files changed while the study ran; run it again"
+    assert receipt.error == "the model files changed while the study ran; rerun it"
     assert bench.loads == [bench.loads[0]]
     bench.inputs(sources.job())  # planned anew
     assert len(set(bench.loads)) == 2
@@ -175,7 +175,7 @@ def test_what_changes_while_a_job_reads_it_is_refused(
 
     monkeypatch.setattr(Describe, "run", run)
     receipt = done(job, bench.store, None, "cpu")
-    assert receipt.error == "the id files changed while the study ran; run it again"
+    assert receipt.error == "the id files changed while the study ran; rerun it"
     assert not bench.store.has(job.key)
 
 

@@ -135,13 +135,17 @@ def test_the_same_texts_in_and_out_of_domain_are_told(cases: Cases) -> None:
     pairs = [("a b", "c"), ("b", "c d"), ("d", "e"), ("e", "a")]
     loaded = inputs(cases, "bert")
     loaded.add("id", examples(pairs), 4)
-    with pytest.warns(MechcoreWarning, match="2 of 3 different texts are in the id data, too"):
+    with pytest.warns(
+        MechcoreWarning, match="2 of 3 distinct texts are also among the drawn id data"
+    ):
         loaded.add("ood", examples([*pairs[:2], ("a", "e")]), 3)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*different texts", MechcoreWarning)
         loaded.add("ood", examples([pairs[0], ("a", "e"), ("b", "e")]), 3)
         loaded.add("train", examples([("a b", "c d"), ("c", "a b")]), 2)
-    with pytest.warns(MechcoreWarning, match="1 of 2 different texts are in the id data, too"):
+    with pytest.warns(
+        MechcoreWarning, match="1 of 2 distinct texts are also among the drawn id data"
+    ):
         loaded.add("train", examples([pairs[3], ("c", "a b")]), 2)
 
 
@@ -149,7 +153,7 @@ def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
     pairs, singles = examples([("the cat", "a dog")]), examples([("the cat", "")])
     given = inputs(cases, "bert")
     given.add("train", pairs, 1)
-    with pytest.warns(MechcoreWarning, match="id: read as single texts, those of train as p"):
+    with pytest.warns(MechcoreWarning, match="id: read as single texts, but train data as p"):
         given.add("id", singles, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", MechcoreWarning)

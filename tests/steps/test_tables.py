@@ -154,7 +154,7 @@ def test_effective_sizes_are_of_the_same_groups() -> None:
     )
     # They are of what masks keep.
     assert sizes.loc["ID", ["effective_size", "target_sparsity"]].tolist() == [0.625, 0.5]
-    with pytest.warns(MechcoreWarning, match="group 'hard' is left out, .* no example of ood:gone"):
+    with pytest.warns(MechcoreWarning, match="group 'hard' is omitted .* no examples of ood:gone"):
         _, _, chosen = accuracies_by_checkpoint({10: accuracies()}, {"hard": ("a", "gone")})
     assert list(chosen) == ["ID", "OOD", "mixed"]
 
@@ -188,7 +188,7 @@ def study(**data: Any) -> StudyConfig:
     [
         ("mine", "embedif", r"mine: .*did you mean 'embed_if'\? subsets are .*so_swap"),
         ("mine", "constituent", "mine: .*no out-of-domain example is of subset 'constituent'; sub"),
-        ("prep", "prep", "groups: 'prep' is the name of an out-of-domain subset"),
+        ("prep", "prep", "groups: 'prep' is also the name of an out-of-domain subset"),
     ],
 )
 def test_a_group_that_cannot_be_is_refused(

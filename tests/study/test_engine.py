@@ -159,7 +159,7 @@ def test_progress_reaches_the_cost_that_was_told(
 def test_a_kind_without_a_report_is_refused_before_the_work(tmp_path: Path, sums: str) -> None:
     STUDIES.register("silent")(SUMS)
     try:
-        with pytest.raises(InputError, match="kind of study 'silent': has no report"):
+        with pytest.raises(InputError, match="kind of study 'silent': no report"):
             run_study(Settings(str(tmp_path)), tmp_path / "out", kind="silent")
     finally:
         STUDIES.remove("silent")
@@ -173,7 +173,7 @@ def test_a_folder_is_that_of_one_kind_of_study(
 ) -> None:
     out, settings = tmp_path / "out", Settings(str(numbers))
     run_study(settings, out, kind=sums)
-    with pytest.raises(InputError, match="a study of kind 'sums'; this one is of kind 'doubled'"):
+    with pytest.raises(InputError, match="a study of kind 'sums'; expected kind 'doubled'"):
         run_study(settings, out, kind=doubled)
     (out / "study.json").write_text("{")
     watched = Watched()
@@ -203,7 +203,7 @@ def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Pa
         ("after", "needs bad", "bad"),
         ("last", "needs bad", "bad"),
     ]
-    told = "study: 1 job failed; 2 that need their results were not begun. bad: no luck today."
+    told = "study: 1 job failed; 2 that need their results were not started. bad: no luck today."
     assert str(failure.value).startswith(told)
     assert [store.has(each.key) for each in (one, free, bad, after)] == [True, True, False, False]
     assert store.all_keys() == sorted([one.key, free.key])
@@ -227,7 +227,7 @@ def test_a_store_that_fails_ends_the_study_and_want_of_memory_a_job(
     before, after = reads(numbers, 2)
     watched = Watched()
     monkeypatch.setattr(Raise, "error", OSError(28, os.strerror(28)), raising=False)
-    with pytest.raises(StoreError, match=r"No space left on device while writing full; what was"):
+    with pytest.raises(StoreError, match=r"No space left on device while writing full; finished"):
         do([before, job(Raise(), "full"), after], store, watched)
     assert watched.begun == ["read 0", "full"]
     assert store.all_keys() == [before.key]
@@ -245,8 +245,8 @@ def test_an_input_that_changes_meanwhile_fails_its_job(store: Store, numbers: Pa
     with pytest.raises(StudyError) as failure:
         do([gone, changed], store, Local())
     missing, other = (message for _, message, _ in failures_of(failure.value))
-    assert "0: no such file; it was there when the study was planned: put it back" in missing
-    assert other == "the number files changed while the study ran; run it again"
+    assert "0: no such file; it existed when the study was planned: restore it" in missing
+    assert other == "the number files changed while the study ran; rerun it"
     assert store.all_keys() == []
 
 
@@ -262,7 +262,7 @@ def test_what_is_done_is_not_done_again(
     with progress.shown():
         do([job(Add(), "sum", one, two)], store, watched)
     assert watched.begun == ["read 1", "sum"]
-    assert "1 of 3 jobs were done before" in capsys.readouterr().err
+    assert "1 of 3 jobs are already done" in capsys.readouterr().err
     watched = Watched()
     do([job(Add(), "by another name", one, two)], Store(store.path), watched)
     assert watched.opened == 0
@@ -276,7 +276,7 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, numbers: Path,
     assert result.read_text() == "2"
     result.write_text("3")
     out = out.rename(tmp_path / "moved")  # another process: this one has seen the file whole
-    with pytest.warns(MechcoreWarning, match="read 1: the checksum of result differs.*done again"):
+    with pytest.warns(MechcoreWarning, match="read 1: the checksum of result differs.*repeating"):
         run_study(Settings(str(numbers)), out, kind=sums, executor=watched)
     assert watched.begun == ["read 1"]
     assert read(Store(out / "store").whole(keys["read 1"])) == 2

@@ -101,5 +101,5 @@ def test_a_hub_id_is_known_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("mechcore.models.loading.read_config", read_config)
     assert checkpoint_content("org/name", "v1") == {"hub": "org/name", "commit": commit}
     assert asked == [("org/name", "v1")]
-    with pytest.raises(InputError, match=r"org/name: cannot tell its commit.*a local folder"):
+    with pytest.raises(InputError, match=r"org/name: its commit.*a local folder"):
         checkpoint_content("org/name", None)

@@ -54,7 +54,7 @@ def test_processes_do_what_they_know_and_refuse_the_rest(store: Store, numbers: 
     assert "Local_" in found["local"]
     assert "study/test_processes.py" in found["edited"]
     for message in found.values():
-        assert message.startswith("another process finds other things than the first (")
+        assert message.startswith("another process lacks code of the first (")
         assert message.endswith("as an entry point, or run with one worker in this process")
     keys = [one.key, two.key, total.key]
     assert store.all_keys() == sorted(keys)

@@ -93,8 +93,8 @@ def test_a_worker_killed_in_the_middle_of_a_job(whole: Path, tmp_path: Path) -> 
 @pytest.mark.usefixtures("cluster")
 def test_more_than_the_cluster_has(tmp_path: Path) -> None:
     for executor, message in (
-        (OnRay(cpus=64), "asks for 64 CPU, but the cluster has 2 in all"),
-        (OnRay(gpus=3, device="cuda"), "asks for 3 GPU, but the cluster has 2"),
+        (OnRay(cpus=64), "requests 64 CPU, but the cluster has 2 in total"),
+        (OnRay(gpus=3, device="cuda"), "requests 3 GPU, but the cluster has 2"),
     ):
         with pytest.raises(InputError, match=message), executor(Store(tmp_path)):
             pass
@@ -120,7 +120,9 @@ def test_a_job_on_cuda_has_one_gpu_and_sees_no_other(
 
 
 def test_what_no_ray_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="device is cuda:1; expected cuda: Ray gives every job"):
+    with pytest.raises(
+        InputError, match="device is cuda:1; expected cuda, since Ray gives every job"
+    ):
         OnRay(device="cuda:1")
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install mechcore\[ray\]"):

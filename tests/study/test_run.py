@@ -450,7 +450,7 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     run_study(replace(TINY, variants={"a": TINY}), done)
     # Nor is another study's folder taken for a variant.
     for name in ("inner", "cog"):
-        with pytest.raises(InputError, match=rf"{name} holds the results of another study"):
+        with pytest.raises(InputError, match=rf"{name} holds results of another study"):
             run_study(replace(TINY, variants={name: TINY}), done)
     run_study(TINY, done)
     assert {name: contents(done / name) for name in before} == before

@@ -94,9 +94,9 @@ def test_a_folder_without_a_study_is_refused(study: Study, tmp_path: Path) -> No
     )
     with pytest.raises(InputError, match=r"study\.json: sedes: no such setting"):
         job_table(study.out)
-    for text, what in (("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "has no 'kind'")):
+    for text, what in (("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "no 'kind'")):
         (study.out / "study.json").write_text(text)
-        with pytest.raises(InputError, match=rf"study\.json: {what}.*run the study again"):
+        with pytest.raises(InputError, match=rf"study\.json: {what}.*rerun the study"):
             job_table(study.out)
         check_out(study.out, DEFAULT)  # which it can be
 
@@ -115,7 +115,7 @@ def test_damage_is_listed_and_left_alone(study: Study) -> None:
     ]
     assert study.store.folder(means.key).is_dir()
     assert set(job_table(study.out)[0]["state"]) == {"done"}  # a look costs no reading
-    with pytest.warns(MechcoreWarning, match="done again"):
+    with pytest.warns(MechcoreWarning, match="repeating the job"):
         assert not store.has(means.key)
     table, _ = job_table(study.out)
     assert table[table["state"] == "to do"]["kind"].tolist() == ["means"]

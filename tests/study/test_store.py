@@ -90,8 +90,8 @@ def test_nothing_is_written_before_a_store_is_created(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "place", "message"),
     [
-        ("objects.zip", "mine", "", "not empty and is no store.*choose another --store"),
-        ("file", "mine", "file", "is a file"),
+        ("objects.zip", "mine", "", "not empty and not a store.*choose another --store"),
+        ("file", "mine", "file", "found a file"),
         ("file", "mine", "file/store", "not a writable folder"),
         *(
             (MARK, mark, "", "this version reads 2; choose another")
@@ -193,10 +193,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file cut": (lambda f: os.truncate(f / "a.bin", 199), "checksum of a.bin differs"),
     "a file missing": (lambda f: (f / "a.bin").unlink(), "a.bin is missing"),
     "a file more": (lambda f: (f / "tables/c.csv").touch(), "tables/c.csv is missing, or was not"),
-    "no manifest": (lambda f: (f / MANIFEST).unlink(), "manifest cannot be used"),
-    "manifest deep": (lambda f: (f / MANIFEST).write_text("[" * 99_999), "manifest cannot be used"),
+    "no manifest": (lambda f: (f / MANIFEST).unlink(), "invalid manifest"),
+    "manifest deep": (lambda f: (f / MANIFEST).write_text("[" * 99_999), "invalid manifest"),
     "manifest edited": (lambda f: rewrite(f, {"seconds": 1.5}), "its checksum differs"),
-    "key of another": (lambda f: rewrite(f, {"key": key_of(2)}, True), "that of another job"),
+    "key of another": (lambda f: rewrite(f, {"key": key_of(2)}, True), "belongs to another job"),
 }
 
 
@@ -208,7 +208,7 @@ def test_damage_is_found_said_and_removed(store: Store, what: str) -> None:
     looking = again(store)
     with pytest.raises(Damaged, match=message):
         looking.verify(key)
-    with pytest.warns(MechcoreWarning, match=f"{message}.*; it was damaged .* done again"):
+    with pytest.warns(MechcoreWarning, match=f"{message}.*; it was damaged .* repeating"):
         assert not looking.has(key)
     assert everything(store.path) == whole(other)
     assert looking.all_keys() == [other]
@@ -419,7 +419,7 @@ def limited(pipe: Connection, path: Path) -> None:
     store = Store(path)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
-    with pytest.raises(StoreError, match=r"File too large while writing job 2; what was fin.*run"):
+    with pytest.raises(StoreError, match=r"File too large while writing job 2; finished.*run"):
         make(store, 2, {"big": bytes(2**16 + 1)})
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
     for action in (
@@ -427,7 +427,7 @@ def limited(pipe: Connection, path: Path) -> None:
         lambda: Store(path.parent / "other").create(),
         lambda: make(store, 3),
     ):
-        with pytest.raises(StoreError, match=r"while writing .*make room, then rerun the same"):
+        with pytest.raises(StoreError, match=r"while writing .*free space, then rerun the same"):
             action()
     file = path.parent / "file"
     assert Store(path).hash_file(file) == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -515,7 +515,7 @@ def test_a_list_that_cannot_be_read_is_not_taken_for_an_empty_one(store: Store) 
     (store.path / "studies").mkdir()
     for content in ("{", "{}", "[" * 99_999):
         (store.path / "studies" / "x.json").write_text(content)
-        with pytest.raises(InputError, match=r"x\.json cannot be read .* run the studies again"):
+        with pytest.raises(InputError, match=r"x\.json cannot be read .* rerun the studies"):
             store.unused()
 
 

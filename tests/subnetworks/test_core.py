@@ -55,7 +55,7 @@ def test_frequencies_by_hand() -> None:
     assert table["head"].dropna().tolist() == [0, 1, 0, 1] * 2
     with pytest.raises(InputError, match="4 masks but 3 target sparsities"):
         head_frequency(MASKS, TARGETS[:3])
-    with pytest.raises(InputError, match="at least one is needed"):
+    with pytest.raises(InputError, match="expected at least one"):
         head_frequency([], [])
 
 
@@ -208,7 +208,7 @@ def test_the_expected_size_of_the_papers_core() -> None:
 
 
 def test_what_has_no_core() -> None:
-    with pytest.raises(InputError, match="no mask; at least one is needed"):
+    with pytest.raises(InputError, match="no mask; expected at least one"):
         heuristic_core([])
     with pytest.raises(MismatchError, match="masks of different models: 2 layers x 2 heads"):
         heuristic_core([*MASKS, Mask.full(ModelShape(2, 3))])

@@ -301,7 +301,7 @@ def test_checkpoints_without_a_subnetwork_are_left_out_and_counted() -> None:
     grid = GRID[GRID["checkpoint"] == 100]
     # What is left out need not have the subsets of the groups.
     full = pd.concat([full_table({50: {"m": 0.4}}), FULL])
-    message = r"^full: left out 2 of 3 checkpoints, of which grid has no subnetwork; used 100$"
+    message = r"^full: omitted 2 of 3 checkpoints without subnetworks in grid; used 100$"
     with pytest.warns(MechcoreWarning, match=message):
         found = effective_size(full, grid, groups=GROUPS, tolerance=0.1)
     same(found, expected.reset_index(drop=True))
@@ -313,7 +313,7 @@ LACKING = (GRID[["checkpoint", "seed", "target_sparsity"]] == (100, 7, 0.5)).all
 
 def test_a_seed_that_lacks_a_sparsity_changes_no_other() -> None:
     message = (
-        r"^grid: some seeds lack sparsities that others .* have, and their sizes are chosen among "
+        r"^grid: some seeds lack sparsities that others .* have, so their sizes are chosen among "
         r"the rest: checkpoint 100, seed 7 lacks 0\.5$"
     )
     with pytest.warns(MechcoreWarning, match=message):

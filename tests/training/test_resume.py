@@ -150,18 +150,20 @@ def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, whole: Path) 
     other = encoder(DROPOUT)
     torch.nn.init.ones_(other.classifier.bias)
     changes: dict[str, dict[str, Any]] = {
-        "learning_rate, seed. Keep them": {"settings": replace(LONG, learning_rate=2e-3, seed=7)},
+        "learning_rate, seed. Use the same settings": {
+            "settings": replace(LONG, learning_rate=2e-3, seed=7)
+        },
         "model": {"model": other},
         "examples": {"data": pairs(41)},
         "evaluations": {"held_out": fewer},
     }
     for named, change in changes.items():
-        with pytest.raises(InputError, match=f"holds another training run.* differ: {named}"):
+        with pytest.raises(InputError, match=f"found another training run.* differ: {named}"):
             train_encoder(out, **{"settings": LONG, "model": encoder(DROPOUT)} | change)
     assert_same(out, whole)
 
 
 def test_a_damaged_record_of_the_settings_is_named(tmp_path: Path) -> None:
     (tmp_path / "training.json").write_text("{")
-    with pytest.raises(InputError, match=r"training\.json: is damaged"):
+    with pytest.raises(InputError, match=r"training\.json: damaged"):
         run(tmp_path)

@@ -67,14 +67,14 @@ def test_steps_replace_the_epochs_of_a_preset_and_the_other_way_round() -> None:
         ({"steps": 0}, "steps is 0"),
         ({"epochs": math.nan}, "epochs is nan"),
         ({"steps": 5, "betas": (0.9, 1.0)}, "betas is "),
-        ({"steps": 5, "warmup_steps": 5}, "warmup_steps is 5, and the whole run has 5 steps"),
+        ({"steps": 5, "warmup_steps": 5}, "warmup_steps is 5, but the whole run has 5 steps"),
         ({"steps": 5, "evaluate_every": 2, "checkpoint_every": 3}, "checkpoint_every is 3"),
         ({"steps": 5, "schedule": "cosine"}, "schedule is 'cosine'"),
         ({"steps": 5, "seed": 2**32}, "seed is 4294967296"),
         ({"steps": 5, "patience": 0}, "patience is 0; expected a whole number from 1"),
         ({"steps": 5, "patience": 2, "min_delta": 1}, "min_delta is 1; expected a number"),
-        ({"steps": 5, "min_delta": 0.1}, "min_delta is 0.1; expected it together with patience"),
-        ({"steps": 5, "watch": "id"}, "watch is 'id'; expected it together with patience"),
+        ({"steps": 5, "min_delta": 0.1}, "min_delta is 0.1, but has no effect without patience"),
+        ({"steps": 5, "watch": "id"}, "watch is 'id', but has no effect without patience"),
     ],
 )
 def test_values_that_make_no_sense_are_named(changes: dict[str, Any], message: str) -> None:
@@ -83,7 +83,7 @@ def test_values_that_make_no_sense_are_named(changes: dict[str, Any], message: s
 
 
 def test_what_only_the_examples_show_is_refused_then() -> None:
-    with pytest.raises(InputError, match="warmup_steps is 200, and the whole run has 10 steps"):
+    with pytest.raises(InputError, match="warmup_steps is 200, but the whole run has 10 steps"):
         train_settings("quick").total_steps(100)
     with pytest.raises(InputError, match="31 examples for batches of 32"):
         train_settings("bert-qqp").total_steps(31)

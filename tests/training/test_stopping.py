@@ -201,7 +201,7 @@ def test_a_patience_that_is_never_exhausted_keeps_the_best_of_all_steps(tmp_path
 
 def test_there_must_be_what_is_to_be_watched(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(InputError, match="patience is 2, and there are no evaluation data to watc"):
+    with pytest.raises(InputError, match="patience is 2, but there are no evaluation data to watc"):
         train_encoder(out, WATCHED, held_out={})
     with pytest.raises(InputError, match=r"watch is 'dev'; .* data set: id, ood"):
         run(out, replace(WATCHED, watch="dev"))

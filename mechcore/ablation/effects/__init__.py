@@ -1,1 +1,1 @@
-"""What ablating sets of components does, and what that is evidence for."""
+"""The effects of ablating sets of components, and what they are evidence for."""

@@ -1,7 +1,7 @@
-"""What the changes of components in both domains are evidence for, each taken by itself.
+"""Classifies single changes of components in both domains as lost, gained, absent or open.
 
-Out of domain changes may come twice: with the training mean as the fill, and with the mean of the
-texts there. See `mechcore.ablation.effects.roles` for what is lost, gained and absent.
+Out of domain, changes may come twice: with the training mean as the fill, and with the mean of
+the out-of-domain texts. `mechcore.ablation.effects.roles` defines lost, gained and absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def side_by_side(
     """A row per component, see `mechcore.ablation.component_roles`; p out of domain of both means.
 
     Raises:
-        InputError: a component comes twice, or the tables have different ones.
+        InputError: a component is repeated, or the tables have different components.
     """
     given = {"id": in_domain, "ood": out_of_domain, OOD_MEAN: ood_mean}
     tables = {place: _by_component(t) for place, t in given.items() if t is not None}
@@ -42,7 +42,7 @@ def side_by_side(
     for table in tables.values():
         if differing := sorted(set(names) ^ set(table.index)):
             raise InputError(
-                f"roles: {differing[0]} is in one of the tables only; expected the same components "
+                f"roles: {differing[0]} is in only one of the tables; expected the same components "
                 "in domain and out of domain"
             )
     wide = pd.concat([t.loc[names].add_suffix(f"_{p}") for p, t in tables.items()], axis=1)
@@ -57,7 +57,7 @@ def _by_component(table: pd.DataFrame) -> pd.DataFrame:
     twice = table["set"][table["set"].duplicated()]
     if len(twice):
         raise InputError(
-            f"roles: {twice.iloc[0]} comes twice in a table; expected the rows of one subset"
+            f"roles: {twice.iloc[0]} occurs twice in a table; expected the rows of one subset"
         )
     columns = [figure + end for figure in FIGURES for end in _ENDS]
     more = [name for name in (*_CLUSTERS, INJECTED.name) if name in table]
@@ -75,7 +75,7 @@ def _larger_p(wide: pd.DataFrame, figure: str) -> np.ndarray:
 
 
 def change_states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings) -> list[str]:
-    """What is known of each component's change: lost, gained, absent, open or missing."""
+    """The state of each component's change: lost, gained, absent, open or missing."""
     outside = ["ood", OOD_MEAN] if f"{figure}_change_{OOD_MEAN}" in wide else ["ood"]
     pairs = [("id", own) if place == "id" else (own, "id") for own in outside]
     changes = np.array([wide[f"{figure}_change_{own}"] for own, _ in pairs], float)
@@ -91,7 +91,7 @@ def change_states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSet
 def _p_of_absence(
     wide: pd.DataFrame, figure: str, place: str, other: str, settings: RoleSettings
 ) -> np.ndarray:
-    """The p of each component's change being as large as the least effect, or as a minor share."""
+    """Equivalence test p of each component's change against the least effect or a minor share."""
     change, error = (
         wide[f"{figure}_{end}_{place}"].to_numpy(float) for end in ("change", "change_se")
     )

@@ -1,19 +1,19 @@
-"""Whether roles that are found on one half of the examples hold on the other half.
+"""Whether roles found on one half of the examples replicate on the other half.
 
-Where the same examples select changes and measure them, the largest come out too large (the
-winner's curse). So the examples of each domain are dealt into two random halves, clusters as one,
-stratified by subset and label, and roles are judged on each half. The changes that a role there
+When the same examples select changes and measure them, the largest are overestimated (the
+winner's curse). So the examples of each domain are split into two random halves, without splitting
+clusters, stratified by subset and label, and roles are judged on each half. The changes that a role
 claims (`CLAIMS`) are measured on the opposite half, which had no part in the selection.
 
-Of a component, the *found* change is the mean of the changes on the halves that claim it, the
-*confirmed* change that of the changes opposite to these. Claimed on both halves, it is the mean of
-two independent estimates, with the standard error sqrt(se1^2 + se2^2) / 2. The component is
+A component's *found* change is the mean of its changes on the halves that claim it, its
+*confirmed* change the mean of those on the opposite halves. If both halves claim it, that is the
+mean of two independent estimates, with the standard error sqrt(se1^2 + se2^2) / 2. The component is
 *confirmed* if all its claims hold on the opposite half: the change has the same sign, and its p,
 corrected over all claims of a half (Benjamini-Hochberg), is under alpha.
 
-The mean over claims, where one on both halves counts twice, is free of selection bias. A single
-component's figure is so on average only: claimed on both halves it tends to be too large still,
-claimed on one too small.
+The mean over claims, in which a claim on both halves counts twice, is free of selection bias. The
+value of a single component is unbiased only on average: if both halves claim it, it tends to be too
+large, if one does, too small.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLAIMS: Mapping[str, tuple[int, int]] = {
 """Signs of the changes in information that a role claims in domain and out of domain; 0: none."""
 
 ON_HALVES = ("role_on_first_half", "role_on_second_half")
-"""Columns of the roles that halves of the examples give."""
+"""Columns with the roles on each half of the examples."""
 
 ROLES_TABLE = COMPONENT_ROLES.named(
     COMPONENT_ROLES.name,
@@ -63,16 +63,16 @@ ROLES_TABLE = COMPONENT_ROLES.named(
         Column(f"{name}_{place}", kind, f"{PLACES[place]}, {meaning}", optional=True)  # type: ignore[arg-type]
         for place in PLACES
         for name, kind, meaning in (
-            ("halves_found", "whole", "halves, 0 to 2, whose role claims a change"),
-            ("information_change_found", "points", "mean change on these: selected, so too large"),
-            ("information_change_confirmed", "points", "mean on the halves opposite to these"),
-            ("information_change_confirmed_se", "share", "standard error of that"),
+            ("halves_found", "whole", "number of halves (0 to 2) whose role claims a change"),
+            ("information_change_found", "points", "mean change on these; selected, so too large"),
+            ("information_change_confirmed", "points", "mean change on the opposite halves"),
+            ("information_change_confirmed_se", "share", "its standard error"),
         )
     ),
-    *(Column(name, "text", "what that half alone would say", optional=True) for name in ON_HALVES),
+    *(Column(name, "text", "role judged on that half alone", optional=True) for name in ON_HALVES),
     Column("reason_confirmed", "text", "why halves cannot be judged, if so", optional=True),
 )
-"""`COMPONENT_ROLES` with what `confirm_roles` adds."""
+"""`COMPONENT_ROLES` with the columns that `confirm_roles` adds."""
 
 
 def confirm_roles(
@@ -87,17 +87,17 @@ def confirm_roles(
     """Judge roles on each half of the examples, and measure what they claim on the other half.
 
     Args:
-        roles: of `component_roles`, on all examples; these stay as they are.
-        answers: that they were judged by, in domain (``"id"``), out of domain (``"ood"``), and
-            there with the mean of its texts as the fill (``"ood_mean"``), where that was taken.
+        roles: from `component_roles`, on all examples; not changed.
+        answers: the answers they were judged by, in domain (``"id"``), out of domain (``"ood"``),
+            and optionally out of domain with the mean of its texts as the fill (``"ood_mean"``).
         settings: how to judge.
-        subset: of the out-of-domain data, or a group of subsets.
+        subset: subset of the out-of-domain data, or a group of subsets.
         groups: out-of-domain subsets by the name of their group.
-        seed: of the halves, and of the folds on each.
+        seed: seed of the halves, and of the folds on each.
 
     Returns:
-        ``roles`` with the other columns of `ROLES_TABLE`. Changes and errors are shares; where a
-        half has too few examples or clusters, those of the domain are missing, with the reason.
+        ``roles`` with the other columns of `ROLES_TABLE`. Changes and errors are shares; if a
+        half has too few examples or clusters, the domain's values are missing, with the reason.
     """
     settings = settings or RoleSettings()
     components = roles["component"].tolist()
@@ -114,7 +114,7 @@ def confirm_roles(
         for inside, outside, own in zip(*halves, again, strict=True)
     ]
     on_half = [table.set_index("component")["role"].loc[components] for table in judged]
-    # All that follows is [domain, half, component].
+    # All following arrays are [domain, half, component].
     sign = np.array([[CLAIMS.get(role, (0, 0)) for role in half] for half in on_half])
     sign = sign.transpose(2, 0, 1)
     sign[[bool(reason) for reason in reasons]] = 0
@@ -159,7 +159,7 @@ def _on_halves(
 
 
 def half_of(full: Evaluation, seed: int) -> Int[np.ndarray, " example"]:
-    """The half, 0 or 1, of every example; no cluster is split, and strata are halved."""
+    """The half, 0 or 1, of every example; clusters stay together, and strata are halved."""
     label = np.unique(full.correct_classes.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
     kinds = np.stack([full.subsets.astype(str), label.astype(str)])
     stratum = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
@@ -167,15 +167,16 @@ def half_of(full: Evaluation, seed: int) -> Int[np.ndarray, " example"]:
         return folds_of(stratum, seed, full.clusters, n_folds=2)
     half = np.empty(len(stratum), dtype=int)
     order = np.lexsort((np.random.default_rng(seed).random(len(stratum)), stratum))
-    half[order] = np.arange(len(stratum)) % 2  # so that not one half has more of every odd stratum
+    half[order] = (
+        np.arange(len(stratum)) % 2
+    )  # so that the extra examples of odd strata are not all in one half
     return half
 
 
 def confirmation(roles: pd.DataFrame) -> str:
-    """How many roles were found on a half and confirmed on the other, with their mean effects.
+    """A sentence on how many roles found on one half are confirmed on the other, with mean effects.
 
-    In a sentence, with sizes in points in the direction found; empty without the columns of
-    `confirm_roles`.
+    Sizes are in points, in the direction found; empty without the columns of `confirm_roles`.
     """
     if "confirmed" not in roles or roles.empty:
         return ""
@@ -196,7 +197,7 @@ def confirmation(roles: pd.DataFrame) -> str:
         text = (
             f"{check} {count(int(claimed.any(1).sum()), 'component')} with an information role on "
             f"at least one half of the examples, {int(roles['confirmed'].sum())} confirmed on the "
-            f"other, where effects average {opposite} points of information in place of {selected}"
+            f"other, where effects average {opposite} points of information instead of {selected}"
         )
     return text + (f" (not possible {reason})." if reason else ".")
 

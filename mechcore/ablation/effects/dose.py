@@ -1,10 +1,10 @@
-"""How a component's effect grows with its dose, and what the rest of the model makes of it.
+"""How a component's effect grows with its dose, and what part of it later components repair.
 
-The dose is the share 1 - m of an output that its fill replaces: at 0 the model is whole, at 1 the
-component is ablated. The *direct* effect is what changes where the answer alone does not see the
-component, while everything else does (`mechcore.masking.blinding`). The rest of the effect at dose
-1 is *indirect*: it goes through later components. Where that has the opposite sign and is smaller,
-they undo part of the direct effect ("self-repair", arXiv 2307.15771).
+The dose is the share 1 - m of an output that its fill replaces: at 0 the model is intact, at 1 the
+component is ablated. The *direct* effect is the change when only the path from the component to the
+answer is cut (`mechcore.masking.blinding`). The rest of the effect at dose 1 is *indirect*: it goes
+through later components. If it is smaller and has the opposite sign, they undo part of the direct
+effect ("self-repair", arXiv 2307.15771).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ MONOTONE, NOT_MONOTONE, OPEN = "yes", "no", "open"
 
 COLUMNS = {
     **{f"change_{dose:.0%}"[:-1]: f"change in margin at a dose of {dose:g}" for dose in DOSES},
-    "direct": "change in margin where the answer alone does not see the component",
-    "indirect": "change at dose 1 less the direct one; of the opposite sign and smaller, it is "
-    "what later components repair",
+    "direct": "change in margin when only the path from the component to the answer is cut",
+    "indirect": "change at dose 1 minus the direct one; if smaller and of the opposite sign, later "
+    "components repair this part",
 }
-"""Changes in `DOSE`, and what they mean."""
+"""Changes in `DOSE`, and their meaning."""
 
 DOSE = Schema(
     "dose",
-    "Changes in margin as a component is ablated by degrees, and which part of them is direct.",
+    "Changes in margin as a component is ablated by degrees, with their direct part.",
     (
         COMPONENT,
         DATA,
@@ -57,7 +57,7 @@ DOSE = Schema(
             "monotone",
             "text",
             "whether every further dose adds to the change: ``yes``; ``no`` if one is shown to "
-            "take from it (95 % intervals, Bonferroni over doses); else ``open``",
+            "reduce it (95 % intervals, Bonferroni over doses); else ``open``",
         ),
     ),
 )
@@ -90,7 +90,7 @@ def dose_table(
 
     Args:
         model: any TransformerLens model.
-        components: heads and MLPs, each looked at alone.
+        components: heads and MLPs, each examined alone.
         data: labelled examples of any form, see `mechcore.data.given`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces outputs, see `mechcore.masked`.
@@ -98,7 +98,7 @@ def dose_table(
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         n_resamples: bootstrap resamples over examples, or over their clusters.
-        seed: of all draws.
+        seed: seed of all draws.
 
     Returns:
         The columns of `DOSE`, one row per component.

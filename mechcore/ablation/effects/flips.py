@@ -1,7 +1,7 @@
-"""Examples whose answer flips when a component alone is ablated, to look at.
+"""Examples whose answer flips when a single component is ablated, for inspection.
 
-An answer *flips* where it is right and becomes wrong, or is wrong and becomes right. A change from
-one wrong class to another is none, nor is one between two classes that are correct for the label.
+An answer *flips* if it changes from right to wrong or from wrong to right. A change between two
+wrong classes, or between two classes that are correct for the label, is not a flip.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mechcore.tables import COMPONENT, PLACE, Column, Schema
 from mechcore.wording import OUT_FIRST, PLACES
 
 SHOWN = 3
-"""Examples of each component."""
+"""Maximum number of examples per component."""
 
 CHANGES = {"right to wrong": True, "wrong to right": False}
 """Kinds of flips, and whether the full model's answer is right."""
@@ -30,18 +30,18 @@ COUNTS = {
     for split in OUT_FIRST
     for change in CHANGES
 }
-"""Columns with the number of all flips, by their kind and the split of the data."""
+"""Columns with the number of all flips, by kind and split."""
 
 FLIPS = Schema(
     "flips",
-    f"Examples whose answer flips when a component alone is ablated, at most {SHOWN} of each: "
-    "those out of domain first, by the size of the change of margin. A component without which no "
-    "answer flips has no row.",
+    f"Examples whose answer flips when a single component is ablated, at most {SHOWN} per "
+    "component: out of domain first, by size of the change in margin. Components without flips "
+    "have no row.",
     (
         COMPONENT,
-        Column("rank", "whole", "of the example among those of its component, from 1"),
+        Column("rank", "whole", "rank of the example among those of its component, from 1"),
         *PLACE,
-        Column("example", "whole", "its number among those drawn, from 0"),
+        Column("example", "whole", "number of the example among those drawn, from 0"),
         Column("change", "text", " or ".join(f"``{kind}``" for kind in CHANGES)),
         Column("text_a", "text", "its first text"),
         Column("text_b", "text", "its second text; may be empty"),
@@ -49,7 +49,7 @@ FLIPS = Schema(
         Column("answer", "text", "the full model's answer"),
         Column("answer_without", "text", "the answer without the component"),
         Column("margin", "number", "the full model's log-odds of the correct classes", "nats"),
-        Column("margin_without", "number", "those without the component", "nats"),
+        Column("margin_without", "number", "log-odds without the component", "nats"),
         *(
             Column(name, "whole", f"all answers {PLACES[split]} that go from {change} without it")
             for (change, split), name in COUNTS.items()
@@ -66,15 +66,15 @@ def flip_table(
 ) -> pd.DataFrame:
     """Examples whose answer flips without each component.
 
-    They are ranked: those out of domain before those in domain, then by the size of the change of
-    the margin, then by their order in the data.
+    They are ranked out of domain first, then by size of the change in margin, then by
+    order in the data.
 
     Args:
         swept: answers without single components, with their logits, in domain and out of domain;
-            of larger sets nothing is listed.
-        examples: what was answered, by split.
+            larger sets are ignored.
+        examples: the examples, by split.
         classes: names of the classes, in the order of the logits.
-        most: examples of each component.
+        most: maximum number of examples per component.
 
     Returns:
         The columns of `FLIPS`, by component.

@@ -1,4 +1,4 @@
-"""What ablating each set cost in information, and what it cost by moving the threshold."""
+"""Changes from ablating each set, in information and by moving the threshold."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 FIGURES = {
     "balanced_accuracy": "change in balanced accuracy, the sum of information and threshold",
     "information": "change in balanced accuracy after one bias per label is refitted",
-    "threshold": "the rest, which moving the threshold between the labels makes good",
-    "shift": "change in how often the label is said whose share of the answers changes most, "
-    "labels weighed alike; not 0 for a moved threshold that costs one label what it gives another",
-    "auc": "change in the area under the curve of the margin, where there are two labels",
+    "threshold": "the rest, which moving the threshold between the labels undoes",
+    "shift": "change in how often the label whose share of answers changes most is predicted, with "
+    "equal weight per label; not 0 for a moved threshold that costs one label what another gains",
+    "auc": "change in the area under the ROC curve of the margin, for two labels",
 }
 
 
@@ -38,7 +38,10 @@ def _change_columns(figure: str, meaning: str) -> tuple[Column, ...]:
             f"{change}_se", "share", f"standard error of {change}, as in its interval", shown="bare"
         ),
         Column(
-            f"{figure}_p", "number", f"p of {change} being 0, as in its interval", shown="small"
+            f"{figure}_p",
+            "number",
+            f"p of {change} being 0, consistent with its interval",
+            shown="small",
         ),
         Column(
             f"{figure}_p_adjusted",
@@ -49,10 +52,10 @@ def _change_columns(figure: str, meaning: str) -> tuple[Column, ...]:
     )
 
 
-REASON = Column("reason", "text", "why figures or their intervals are missing, where they are")
+REASON = Column("reason", "text", "why values or their intervals are missing, if they are")
 INFORMATION = Schema(
     "information",
-    "What ablating each set costs in information, and what by a moved threshold, on every subset "
+    "Changes from ablating each set, in information and by a moved threshold, on every subset "
     "and group of subsets; negative: worse without it.",
     (
         SET,
@@ -60,7 +63,9 @@ INFORMATION = Schema(
         *PLACE,
         N,
         *CLUSTERS,
-        Column("df", "number", "degrees of freedom of the errors over clusters", optional=True),
+        Column(
+            "df", "number", "degrees of freedom of standard errors over clusters", optional=True
+        ),
         *(column for described in FIGURES.items() for column in _change_columns(*described)),
         REASON,
     ),
@@ -78,22 +83,21 @@ def information_table(
 
     Args:
         ablations: the answers, with their logits.
-        groups: subsets to take together under a name, with one threshold for all; beside every
+        groups: subsets to pool under a name, with one threshold for all, in addition to every
             subset and all examples.
         subsets: subsets and groups to list; by default all.
         statistics: ``n_resamples``, ``level`` and ``seed`` (also of the folds), see
             `mechcore.evaluation.intervals.mean_intervals`.
 
     Returns:
-        One row per set and subset. All changes are shares, negative where the model is worse
+        One row per set and subset. All changes are shares, negative if the model is worse
         without the set: balanced_accuracy_change, its parts information_change and
-        threshold_change, shift_change (how much more or less often the label is said of which that
-        changes most), and auc_change, that of the area under the curve of the margin where there
-        are two labels. Each has an interval, a standard error, the p of its being 0 by a t test of
-        what the interval is made of, and that p corrected over the sets (Benjamini-Hochberg, within
-        a subset and figure). Interval and p of shift_change are corrected for the labels among
-        which it is the largest (Bonferroni). ``reason`` says why figures are missing, where they
-        are.
+        threshold_change, shift_change (how much more or less often the label with the largest such
+        change is predicted), and, for two labels, auc_change, the change in the area under the ROC
+        curve of the margin. Each has an interval, a standard error, the p of a t test of its being
+        0 on the same data as the interval, and that p corrected over sets (Benjamini-Hochberg,
+        within a subset and figure). Interval and p of shift_change are corrected for the selection
+        among labels (Bonferroni). ``reason`` says why values are missing, if they are.
 
     Raises:
         InputError: a group names an unknown subset, or logits were not kept.
@@ -124,7 +128,7 @@ def information_table(
 
 
 def _df(sample: Sample) -> dict[str, float]:
-    """The column of degrees of freedom, where there are clusters."""
+    """The column of degrees of freedom, if there are clusters."""
     if sample.clusters is None:
         return {}
     sizes = np.unique(sample.clusters, return_counts=True)[1].astype(float)
@@ -135,7 +139,7 @@ def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:
     logits = ablations.without[cut].logits
     if logits is None:
         raise InputError(
-            f"information: the logits without {cut} were not kept, as the classes are a "
+            f"information: the logits without {cut} were not kept because the classes are a "
             "whole vocabulary; give the data's labels answer words"
         )
     return logits

@@ -1,19 +1,19 @@
 """The role of each component: what it is needed for, judged by ablating it alone.
 
-Changes are those of `information_table`, measured in domain and out of domain, and negative where
-the model is worse without the component. Information is, in each of the two,
+Changes are those of `information_table`, measured in domain and out of domain, and negative if
+the model is worse without the component. In each domain, information is
 
 - *lost*, if its change is significant, negative and at least the least effect of interest in size,
-- *gained*, if it is so and positive,
-- *absent*, if it is shown to be less in size than the least effect, or than a minor share of what
-  is lost in the other of the two (an equivalence test), and neither lost nor gained,
+- *gained*, if its change is so and positive,
+- *absent*, if its change is shown to be smaller than the least effect, or than a minor share of
+  the loss in the other domain (an equivalence test), and it is neither lost nor gained,
 - *open* otherwise.
 
-Out of domain the mean over training data is not what a component says whatever the text: as the
-fill it also injects the difference of the two domains' means into every text. So changes there can
-come with either mean, and are then lost, gained or absent only if they are so with both (an
-intersection-union test): their p is the larger one of the two, and 1 where they have opposite
-signs. A role that would be another with one of the means alone is not sure.
+Out of domain, the training mean is not a neutral fill: it also injects the difference of the two
+domains' means into every text. So changes there can be measured with either mean, and are then
+lost, gained or absent only if this holds with both (an intersection-union test): their p is the
+larger of the two, and 1 if the signs differ. A role that would differ with one of the means alone
+is not sure.
 
 The first rule that fits gives the role (`ROLES`):
 
@@ -64,7 +64,7 @@ UNDECIDED = "undecided"
 ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, NONE, UNDECIDED)
 
 _NAMED = 3
-"""Components of a group that a verdict names."""
+"""Number of components per group that a verdict names."""
 
 
 def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
@@ -77,9 +77,9 @@ def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
         Column(
             f"{figure}_p_adjusted_{place}",
             "number",
-            "its p, corrected within the component's six changes and over components; under alpha "
-            "for no change of a component that is not selected (Benjamini and Bogomolov)"
-            + ("; of two means the larger p" if place == "ood" else ""),
+            "its p, corrected within the component's six changes and over components; never under "
+            "alpha for a component that is not selected (Benjamini and Bogomolov)"
+            + ("; with two means, the larger p" if place == "ood" else ""),
             shown="small",
         ),
     )
@@ -87,13 +87,12 @@ def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
 
 COMPONENT_ROLES = Schema(
     ROLES_NAME,
-    "The role of every component, judged by ablating it alone. In this table a role is that of a "
-    "component; in others it is that of the data.",
+    "The role of every component, judged by ablating it alone.",
     (
         COMPONENT,
         Column("role", "text", f"of the component: {', '.join(ROLES)}"),
         Column("sure", "flag", "whether every part of the role is decided"),
-        Column("open", "text", "which parts are not, and why"),
+        Column("open", "text", "which parts are undecided, and why"),
         *(
             column
             for place in PLACES
@@ -103,7 +102,7 @@ COMPONENT_ROLES = Schema(
         *estimate(
             "information_change_ood_mean",
             "points",
-            "information_change_ood with the out-of-domain mean in place of that of training",
+            "information_change_ood with the out-of-domain mean instead of the training mean",
             low="information_change_low_ood_mean",
             high="information_change_high_ood_mean",
             optional=True,
@@ -131,17 +130,17 @@ def component_roles(
     Args:
         in_domain: rows of `information_table` for single components, on one subset (or all
             examples) of in-domain data.
-        out_of_domain: those of the same components out of domain.
+        out_of_domain: rows of the same components out of domain.
         settings: how to judge.
-        ood_mean: as ``out_of_domain``, with the mean of the out-of-domain texts as the fill; with
-            ``injected_margin``, if that is known.
+        ood_mean: like ``out_of_domain``, with the mean of the out-of-domain texts as the fill; with
+            ``injected_margin`` if known.
 
     Returns:
         The columns of `COMPONENT_ROLES`, one row per component in the order of ``in_domain``.
-        Changes are shares, negative where the model is worse without the component.
+        Changes are shares, negative if the model is worse without the component.
 
     Raises:
-        InputError: a component comes twice, or the tables have different ones.
+        InputError: a component is repeated, or the tables have different components.
     """
     settings = settings or RoleSettings()
     wide = side_by_side(in_domain, out_of_domain, ood_mean)
@@ -182,7 +181,7 @@ def component_roles(
 
 
 def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
-    """A row of `component_roles` in a sentence, with changes in points and their intervals.
+    """A sentence for a row of `component_roles`, with changes in points and their intervals.
 
     >>> print(explain_role(table.iloc[0]))  # doctest: +SKIP
     L3.H10 is needed out of domain only: without it the model gains 0.1 points of information
@@ -207,7 +206,7 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
 
 
 def _stands_out(row: Any) -> bool:
-    """Whether an interval excludes 0, taken by itself."""
+    """Whether a single interval, uncorrected, excludes 0."""
     ends = (
         [row[f"{f}_change_{end}_{p}"] for end in ("low", "high")] for f in FIGURES for p in PLACES
     )
@@ -215,9 +214,9 @@ def _stands_out(row: Any) -> bool:
 
 
 def ranked(roles: pd.DataFrame) -> pd.DataFrame:
-    """The components that were found to do something, those that matter most out of domain first.
+    """The components with a role, those that matter most out of domain first.
 
-    By the size of their information change out of domain; where that is not known, in domain.
+    Sorted by size of their information change out of domain or, if unknown, in domain.
     """
     doing = roles[~roles["role"].isin([NONE, UNDECIDED])]
     keys = [f"information_change_{place}" for place in OUT_FIRST]
@@ -225,11 +224,10 @@ def ranked(roles: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict(roles: pd.DataFrame) -> str:
-    """Which components are to blame, which carry the generalisation and which can go.
+    """A sentence on which components are to blame, carry the generalisation or can be removed.
 
-    In one sentence, with changes in information in points and their intervals, negative where the
-    model is worse without the component. Where nothing is known of information in a domain, it says
-    why.
+    Changes in information are in points with their intervals, negative if the model is worse
+    without the component. If information is unknown in a domain, the sentence says why.
     """
     if roles.empty:
         return "No component was ablated."
@@ -249,17 +247,17 @@ def verdict(roles: pd.DataFrame) -> str:
             verb = "is" if len(inside) == 1 else "are"
             parts.append(f"{len(inside)} {verb} {IN_ONLY} ({listed(named)})")
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
-        gone = f"{len(idle)} can go, one at a time ({_largest_cost(idle)})"
+        gone = f"any one of {len(idle)} can be removed ({_largest_cost(idle)})"
         parts.append(gone if len(idle) else "none is shown to have no effect")
     reasons = [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
     if not known:
-        return f"Of {len(roles)} components ablated alone no role is known: {'; '.join(reasons)}."
+        return f"No role of {len(roles)} components is known: {'; '.join(reasons)}."
     parts += reasons
     return f"Of {len(roles)} components ablated alone, {'; '.join(parts)}."
 
 
 def _largest_cost(idle: pd.DataFrame) -> str:
-    """The most that any of some components costs, in domain or out of domain."""
+    """The largest cost of any of these components, in domain or out of domain."""
     (cost, most), (moved, most_moved) = (
         [
             100 * max(0.0, *(-idle[f"{figure}_{end}_{place}"].min() for place in PLACES))
@@ -276,7 +274,7 @@ def _largest_cost(idle: pd.DataFrame) -> str:
 def _group(
     roles: pd.DataFrame, wanted: tuple[str, ...], place: str, verbs: tuple[str, str], what: str
 ) -> str:
-    """How many components have some of the roles, and what changes most without which."""
+    """How many components have one of these roles, with the largest changes."""
     group = ranked(roles[roles["role"].isin(wanted)])
     if group.empty:
         return f"none is shown to {'be' if 'is' in verbs else verbs[1]} {what}"
@@ -303,7 +301,7 @@ def information_change(row: Any, place: str) -> str:
 
 
 def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The role, and which parts of it are open."""
+    """The role, and which of its parts are open."""
     inside, outside = state["information_id"], state["information_ood"]
     information = {"information_id": inside, "information_ood": outside}
     unknown = [name for name, known in information.items() if known in ("open", "missing")]
@@ -348,7 +346,7 @@ def _ends(low: float, high: float) -> str:
 
 
 def _shift(row: Any, place: str) -> str:
-    """How many of the answers change to another label on balance."""
+    """How much more or less often a label is predicted, in percent of answers."""
     change, low, high = _points(row, "shift", place)
     if np.isnan(change):
         return "an unknown share"
@@ -358,7 +356,7 @@ def _shift(row: Any, place: str) -> str:
 
 
 def _open(row: Any, figure: str, place: str) -> str:
-    """What is not known of a change, and why."""
+    """Why a change is undecided."""
     if np.isnan(row[f"{figure}_change_{place}"]):
         return f"{figure} {PLACES[place]}: {row[f'reason_{place}']}"
     change, low, high = _points(row, figure, place)
@@ -371,10 +369,10 @@ def _open(row: Any, figure: str, place: str) -> str:
     p = f"; p = {row[f'{figure}_p_adjusted_{place}']:.2g} among all components" if apart else ""
     figures = f"{change:.1f} points ({low:.1f} to {high:.1f}{p})"
     if place == "id" or f"{figure}_change_{OOD_MEAN}" not in row:
-        return f"{figure} {PLACES[place]}: a change of {figures} is neither shown nor ruled out"
+        return f"{figure} {PLACES[place]}: a change of {figures} is inconclusive"
     change, low, high = _points(row, figure, OOD_MEAN)
     own = f"{change:.1f} points ({low:.1f} to {high:.1f})"
     return (
         f"{figure} {PLACES[place]}: a change of {figures}, with the out-of-domain mean of {own}, "
-        "is neither shown nor ruled out with both means"
+        "is inconclusive with both means"
     )

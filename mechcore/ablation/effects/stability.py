@@ -1,7 +1,7 @@
 """Whether other examples of the same kind would rank components, or sets of them, the same way.
 
-From the answers of a sweep; no model runs. See `mechcore.evaluation.agreement` for what resamples
-and halves say.
+Uses only the answers of a sweep; no model runs. `mechcore.evaluation.agreement` explains what
+resamples and halves show.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
 TOP = 10
-"""How many of the largest are compared, of 20 or more; of fewer, half of them."""
+"""Number of the largest items to compare, of 20 or more; of fewer items, half."""
 
 FEWEST = 3
-"""Fewer things make no ranking."""
+"""Minimum number of items in a ranking."""
 
 STABILITY = Schema(
     "stability",
-    "How far the ranking of single components by their changes would be found again: between "
-    "random halves of the examples, and in bootstrap resamples of all of them.",
+    "Reliability of the ranking of single components by their changes: agreement between "
+    "random halves of the examples, and with bootstrap resamples of all of them.",
     (
         Column("size", "whole", "components in each of the sets ranked; 1 for single components"),
         DATA,
@@ -49,15 +49,15 @@ STABILITY = Schema(
         *own_ends(
             "halves_rho",
             "number",
-            "mean Spearman's rho between two halves; 0 where one ranks all the same",
+            "mean Spearman's rho between two halves; 0 if one has only ties",
             over="over splits",
             header="rho",
         ),
         Column(
             "predicted_rho",
             "number",
-            "between two data sets of this size, by the Spearman-Brown formula from halves_rho; "
-            "missing where that is below 0",
+            "rho between two data sets of this size, by the Spearman-Brown formula from "
+            "halves_rho; missing if that is below 0",
             header="predicted rho",
         ),
         Column("top", "whole", "how many of the lowest changes or interactions are compared"),
@@ -68,11 +68,13 @@ STABILITY = Schema(
             over="over splits",
             header="Jaccard of the top",
         ),
-        Column("jaccard_by_chance", "number", "that of two random choices", header="by chance"),
+        Column(
+            "jaccard_by_chance", "number", "Jaccard index of two random choices", header="by chance"
+        ),
         *own_ends(
             "resamples_rho",
             "number",
-            "mean Spearman's rho of resamples with all examples; about 0.7 for noise alone",
+            "mean Spearman's rho of resamples with all examples; about 0.7 for pure noise",
             over="over resamples",
             header="rho",
         ),
@@ -86,34 +88,34 @@ STABILITY = Schema(
         Column(
             "largest",
             "text",
-            "the ``top`` largest over all examples, each with the share of halves that have it "
-            "among their own",
+            "the ``top`` largest over all examples, with the share of halves that also have it "
+            "in their top",
         ),
     ),
 )
-"""Every such table; those of interactions have names of their own."""
+"""All such tables; those of interactions have their own names."""
 
 _SETS = (
-    "How far the ranking of sets of equal size by their interactions would be found again; as "
+    "Reliability of the ranking of sets of equal size by their interactions; columns as in "
     "``stability``."
 )
 INTERACTION_STABILITY = STABILITY.named("interaction_stability", _SETS)
 SEARCH_STABILITY = STABILITY.named(
     "search_stability",
-    "The same of the sets that a search found, on the half of the data that it did not see.",
+    "The same for sets that a search found, on the half of the data that it did not see.",
 )
 
 
 def change_stability(
     ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """Stability of the ranking of single components by their changes of accuracy and margin.
+    """Stability of the ranking of single components by their changes in accuracy and margin.
 
-    ``n_resamples`` are bootstrap resamples, and splits into halves.
+    ``n_resamples`` is the number of bootstrap resamples, and of splits into halves.
 
     Returns:
-        The columns of `STABILITY`, over all examples. Empty under `FEWEST` components, and where
-        the examples are of too few clusters, see `mechcore.evaluation.clusters`.
+        The columns of `STABILITY`, over all examples. Empty for fewer than `FEWEST` components, and
+        for examples from too few clusters, see `mechcore.evaluation.clusters`.
     """
     singles = [cut for cut in ablations.sets if len(cut) == 1]
     values = {
@@ -128,9 +130,9 @@ def change_stability(
 def interaction_stability(
     ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """Stability of the ranking of sets by their interactions, those of each size by themselves.
+    """Stability of the ranking of sets by their interactions, separately for each size.
 
-    Sizes with fewer than `FEWEST` sets are left out. See `change_stability`.
+    Sizes with fewer than `FEWEST` sets are omitted. See `change_stability`.
     """
     rows: list[dict[str, Any]] = []
     for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):

@@ -1,1 +1,1 @@
-"""What sets of components do beyond their members: interactions, dividends, searches."""
+"""Effects of sets of components beyond their members: interactions, dividends, searches."""

@@ -1,15 +1,15 @@
-"""What is known of many sets' interactions in a race, and what that decides.
+"""Estimates of many sets' interactions in a race, and the decisions that they allow.
 
-Intervals of mean margins need a bound of the interaction on one example. A set begins with a bound
-that is fixed in advance, and goes over to a larger one when an example breaks it: to the first
+Intervals of mean margins need a bound of the interaction on one example. A set starts with a bound
+that is fixed in advance, and switches to a larger one when an example breaks it: to the first
 bound times a power of `STEP`, each of which has its own part of the set's error rate
-(`part_of_error`). What an interval under a smaller bound said is forgotten.
+(`part_of_error`). Intervals under a smaller bound are discarded.
 
-Take a bound B and the set's interactions cut to -B ... B. Their interval holds at all looks with
-its part of the error rate, whatever the interactions are; and as long as no interaction seen is
-over B, it is the interval of the interactions themselves. So, over all bounds at once, a set's last
-interval has the mean of its interactions cut to its last bound with a probability of 1 - error.
-That is the mean itself if no example that was not seen has a larger interaction.
+Take a bound B and the set's interactions clipped to -B ... B. Their interval holds at all looks
+with its part of the error rate, whatever the interactions are; and as long as no interaction seen
+exceeds B, it is the interval of the interactions themselves. So, over all bounds at once, a set's
+last interval covers the mean of its interactions clipped to its last bound with a probability of
+1 - error. That is the mean itself if no unseen example has a larger interaction.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from mechcore.tables import DATA, SPLIT, Column, N, Schema
 OPEN = "open"
 
 STEP = 1.5
-"""Each bound of the interaction on one example, as a multiple of the one before."""
+"""Ratio of successive bounds of the interaction on one example."""
 FIRST_PART = 0.9
-"""Part of the error rate that the first bound has."""
+"""Part of the error rate for the first bound."""
 
 _MOST_NUMBERS = 2**22
-"""Of values whose intervals are computed at once, because of the memory that it takes."""
+"""Maximum number of values whose intervals are computed at once, to limit memory."""
 
 _ROUNDING = 1e-9
-"""What a mean differs by at most from itself, as a share of it."""
+"""Relative rounding error of a mean."""
 
 DECISIONS = Schema(
     "race",
-    "What a race decided for every set.",
+    "The decision of a race for every set.",
     (
         SET,
         SIZE,
@@ -54,41 +54,41 @@ DECISIONS = Schema(
             "decision",
             "text",
             "``above`` and ``below``: larger than the least effect of interest, with its sign; "
-            "``within``: not; ``top`` and ``rest``: among the lowest, or not; ``open``: not "
-            "decided",
+            "``within``: not larger; ``top`` and ``rest``: among the lowest, or not; ``open``: "
+            "undecided",
         ),
         Column("effect", "number", "mean over the examples seen, in the unit of the metric"),
-        Column("low", "number", "bound that holds for all sets and looks at once", signed=True),
-        Column("high", "number", "the same from above", signed=True),
+        Column("low", "number", "lower bound, valid for all sets and looks at once", signed=True),
+        Column("high", "number", "upper bound, likewise", signed=True),
         N,
         Column("exact", "flag", "whether all examples were seen"),
     ),
 )
 AUDIT = Schema(
     "race_audit",
-    "Decisions of a race beside what all examples say, for sets drawn at random.",
+    "Decisions of a race against results on all examples, for sets drawn at random.",
     (
         SET,
-        Column("decision", "text", "that of the race"),
+        Column("decision", "text", "decision of the race"),
         N,
         Column("effect", "number", "mean over all examples"),
-        Column("broken", "flag", "whether an effect on one example is over the bound in the end"),
-        Column("right", "flag", "whether the decision is that of all examples"),
+        Column("broken", "flag", "whether an effect on one example exceeds the final bound"),
+        Column("right", "flag", "whether all examples give the same decision"),
     ),
 )
 
 
 def part_of_error(step: int) -> float:
-    """Part of a set's error rate for its bound after so many steps; 1 over all of them."""
+    """Part of a set's error rate for its bound after ``step`` steps; sums to 1 over all steps."""
     return (1 - FIRST_PART) / (step * (step + 1)) if step else FIRST_PART
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a race decides: interactions larger than ``least``, or which are the ``largest`` losses.
+    """What a race decides: interactions larger than ``least``, or the ``largest`` losses.
 
     ``error`` is the probability that any decision is wrong; ``bound`` the largest interaction on
-    one example, nats of margin, None where it is known (accuracy) or still to be chosen.
+    one example, nats of margin, None if it is known (accuracy) or still to be chosen.
 
     Raises:
         InputError: not one of ``least`` and ``largest`` is given, a number is out of range, or the
@@ -122,7 +122,7 @@ class Goal:
             raise InputError(f"race: bound is {self.bound}; expected a number of nats above 0")
 
     def decisions(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """What bounds of all sets' means say about each, [set]."""
+        """The decision for each set, from bounds of all sets' means, [set]."""
         decisions = np.full(len(low), OPEN, dtype=object)
         if self.least is not None:
             decisions[(low >= -self.least) & (high <= self.least)] = "within"
@@ -131,7 +131,7 @@ class Goal:
             return decisions
         assert self.largest is not None
         low, high, n = -high, -low, len(low)  # of losses
-        may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, but for itself
+        may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, except itself
         are_larger = n - np.searchsorted(np.sort(low), high, side="right")
         decisions[are_larger >= self.largest] = "rest"
         decisions[may_be_larger < self.largest] = "top"
@@ -141,9 +141,9 @@ class Goal:
 class Interactions:
     """Interactions of sets on the examples seen so far, bounds of their means, and decisions.
 
-    ``values`` are [set, example] in the order in which examples are drawn; ``seen`` are examples
-    whose values are known, ``n`` those seen of each set when it was decided, ``steps`` how often
-    its bound was broken and went up.
+    ``values`` is [set, example] in drawing order; ``seen`` marks examples whose values are known,
+    ``n`` is the number seen for each set when it was decided, ``steps`` how often its bound was
+    broken and raised.
     """
 
     def __init__(self, sets: Sequence[ComponentSet], n_all: int, goal: Goal) -> None:
@@ -158,11 +158,11 @@ class Interactions:
 
     @property
     def open(self) -> Bool[np.ndarray, " set"]:
-        """Which are not decided."""
+        """Which sets are undecided."""
         return self.decisions == OPEN
 
     def needed(self, rows: Int[np.ndarray, " part"]) -> list[ComponentSet]:
-        """What has to be ablated for the interactions of some sets."""
+        """The sets to ablate for the interactions of some sets."""
         running = [self.sets[row] for row in rows]
         members = sorted({c for cut in running for c in cut.components})
         return [*(ComponentSet((c,)) for c in members), *running]
@@ -170,16 +170,16 @@ class Interactions:
     def see(
         self, answers: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int
     ) -> None:
-        """Note the interactions on some more examples."""
+        """Add the interactions on further examples."""
         sets = [self.sets[row] for row in rows]
         joint, alone = joint_and_alone(answers, sets, self.goal.metric)
         self.values[rows, start:stop] = joint - alone
         self.seen[rows] = stop
 
     def decide(self, stop: int) -> None:
-        """Narrow the bounds of the sets that are open, and decide what these allow.
+        """Narrow the bounds of open sets, and make the decisions that they allow.
 
-        Sets are open again where a bound that broke had decided them.
+        Sets that were decided under a bound that is now broken are open again.
         """
         rows, goal = np.flatnonzero(self.open), self.goal
         if not len(rows):
@@ -221,7 +221,7 @@ class Interactions:
                 self.high[part] = np.minimum(self.high[part], high)
 
     def table(self, data: str, split: str) -> pd.DataFrame:
-        """The columns of `DECISIONS`; ``data`` is what the examples are called."""
+        """The columns of `DECISIONS`; ``data`` is the name of the examples."""
         means = [self.values[row, :n].mean(dtype=float) for row, n in enumerate(self.n)]
         return pd.DataFrame(
             {
@@ -241,8 +241,8 @@ class Interactions:
     def audit(self, rows: Int[np.ndarray, " part"]) -> pd.DataFrame:
         """The columns of `AUDIT`, for sets whose interactions are known on all examples.
 
-        Bounds that hold leave a decision standing, or a tie; where they do not and others' bounds
-        leave the decision open, it was made on bounds that were wrong.
+        If the bounds hold, a decision stands, or is a tie; if they fail, and the other sets' bounds
+        leave the decision open, it was based on wrong bounds.
         """
         rows = rows[~self.open[rows]]
         low, high = self.low.copy(), self.high.copy()

@@ -1,4 +1,4 @@
-"""Interactions, dividends and Shapley values, exact, from ablating all that they take.
+"""Exact interactions, dividends and Shapley values, from ablating all sets that they need.
 
 Interaction(S) = change without S - sum over i in S of the change without i, the negative of that of
 arXiv 2403.03942, section 5: below zero the set is superadditive. Accuracy cannot
@@ -6,9 +6,9 @@ leave [0, 1], so joint changes in accuracy saturate; the margin (log-odds of the
 nats) has no bounds, and both are always reported.
 
 The change C(S) without a set is the value of a cooperative game among components (the rest is
-Harsanyi's and Shapley's). The dividend m(S) is what S does beyond all its parts: C(S) is the sum of
-the dividends of all subsets of S, and the dividend of a pair is its interaction. The Shapley value
-shares every dividend equally among its members.
+Harsanyi's and Shapley's). The dividend m(S) is the change of S beyond those of its subsets: C(S) is
+the sum of the dividends of all subsets of S, and the dividend of a pair is its interaction. The
+Shapley value shares every dividend equally among its members.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
 
 P_VALUES = (
-    Column("p", "number", "of a paired t test of its being 0, as in its interval", shown="small"),
-    Column("p_adjusted", "number", "the same, corrected for how many were tested", shown="small"),
+    Column("p", "number", "p of a paired t test of its being 0", shown="small"),
+    Column("p_adjusted", "number", "p corrected for the number of tests", shown="small"),
 )
 INTERACTIONS = Schema(
     "interactions",
-    "What sets cost beyond their members, on every subset and metric; changes are shares for "
-    "accuracy and nats for the margin.",
+    "Changes of sets beyond the sum of their members' changes, on every subset and metric; shares "
+    "for accuracy, nats for the margin.",
     (
         SET,
         SIZE,
@@ -59,16 +59,16 @@ INTERACTIONS = Schema(
         ),
         *CLUSTERS,
         *estimate(
-            "interaction", "number", "joint change less that sum", populations=True, signed=True
+            "interaction", "number", "joint change minus that sum", populations=True, signed=True
         ),
         *P_VALUES,
         Column(
             "superadditive",
             "flag",
-            "whether the interval is below 0, and p_adjusted at most 1 less its level",
+            "whether the interval is below 0, and p_adjusted at most 1 minus its level",
         ),
-        Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
-        Column("ceiling", "flag", "the same at the other end, where ablating helps"),
+        Column("floor", "flag", "whether accuracy is close to its floor"),
+        Column("ceiling", "flag", "whether accuracy is close to its ceiling, if ablating helps"),
     ),
 )
 
@@ -83,7 +83,7 @@ DIVIDENDS = Schema(
         METRIC,
         Column("change", "number", "change without the set"),
         *CLUSTERS,
-        *estimate("dividend", "number", "what the set does beyond all its parts", populations=True),
+        *estimate("dividend", "number", "change beyond those of all subsets", populations=True),
         *P_VALUES,
     ),
 )
@@ -110,20 +110,20 @@ def interactions(
     correction: Correction = "benjamini-hochberg",
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Interactions of all sets of two or more components whose members were ablated alone, too.
+    """Interactions of all sets of two or more components whose members were also ablated alone.
 
     Args:
-        ablations: what `mechcore.ablate` returned.
-        correction: of the p-values for how many sets were tested, within one subset and metric,
-            see `mechcore.evaluation.p_values.corrected`.
+        ablations: the result of `mechcore.ablate`.
+        correction: correction of the p-values for the number of sets tested, within one subset and
+            metric, see `mechcore.evaluation.p_values.corrected`.
         statistics: ``n_resamples``, ``level`` and ``seed``, see
             `mechcore.evaluation.intervals.mean_intervals`.
 
     Returns:
         The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
-        with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single
-        changes add up to a loss of more than the full model's accuracy, so that the interaction is
-        cut off from below; ``ceiling`` the same at the other end, where ablating helps. Empty if
+        close to the floor: the joint accuracy is under `FLOOR`, or the single changes add up to a
+        loss of more than the full model's accuracy, so that the interaction is truncated from
+        below; ``ceiling`` is the same at the other end, if ablating helps. Empty if
         there is no such set.
 
     Raises:
@@ -146,7 +146,7 @@ def interactions(
 
 
 ByExample: TypeAlias = Callable[[Metric, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
-"""Of a metric, and which examples: values [set, example], and more columns of each set."""
+"""From a metric and a selection of examples: values [set, example], and more columns per set."""
 
 
 def estimates(
@@ -157,7 +157,7 @@ def estimates(
     correction: Correction | None,
     **statistics: Unpack[Statistics],
 ) -> list[dict[str, Any]]:
-    """Rows of sets, subsets and metrics: means over examples in ``column``, their intervals and p.
+    """Rows per set, subset and metric: means over examples in ``column``, their intervals and p.
 
     Without a correction there is no p.
     """
@@ -180,16 +180,16 @@ def estimates(
 
 
 def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
-    """Of interactions: -1 where superadditive, 1 where subadditive, 0 where neither is shown.
+    """Signs of interactions: -1 if superadditive, 1 if subadditive, 0 if neither is shown.
 
-    Either is shown by an interval that leaves out 0 and a corrected p of at most ``alpha``.
+    Either requires an interval that excludes 0 and a corrected p of at most ``alpha``.
     """
     shown = table["p_adjusted"] <= alpha
     return (shown & (table["low"] > 0)).astype(int) - (shown & (table["high"] < 0)).astype(int)
 
 
 def with_members(ablations: Ablations) -> list[ComponentSet]:
-    """The sets of two or more components whose members were ablated alone, too."""
+    """The sets of two or more components whose members were also ablated alone."""
     singles = {s.components[0] for s in ablations.sets if len(s) == 1}
     return [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
 
@@ -197,7 +197,7 @@ def with_members(ablations: Ablations) -> list[ComponentSet]:
 def joint_and_alone(
     ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
-    """Changes without each of some sets, and the sums of those without each member alone."""
+    """Changes without each set, and sums of the changes without each member alone."""
     members = {c for cut in sets for c in cut.components}
     single = {c: ablations.changes(ComponentSet((c,)), metric) for c in members}
     joint = np.stack([ablations.changes(s, metric) for s in sets])
@@ -205,7 +205,7 @@ def joint_and_alone(
 
 
 def _effect(change: float, expected: float, full: float | None) -> dict[str, Any]:
-    """What two changes say; ``full`` is the full model's accuracy, None for margins."""
+    """The columns from a joint and an expected change; ``full`` is accuracy, None for margins."""
     floor = ceiling = False
     if full is not None:
         left, summed = full + change, full + expected
@@ -234,7 +234,7 @@ def dividends(
     Args:
         ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
         components: at most 10; by default all that are ablated alone.
-        correction: of the p-values, see `mechcore.interactions`.
+        correction: correction of the p-values, see `mechcore.interactions`.
         statistics: see `mechcore.interactions`.
 
     Returns:
@@ -260,7 +260,7 @@ def shapley(
     components: Iterable[ComponentLike] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Exact Shapley values from all subsets of up to 10 components; their sum is the joint change.
+    """Exact Shapley values from all subsets of up to 10 components; they sum to the joint change.
 
     Args:
         ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
@@ -297,7 +297,7 @@ def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
     for part in parts:
         if part not in ablations.without:
             raise InputError(
-                f"subsets: {part} was not ablated; sweep over all subsets of "
+                f"subsets: {part} was not ablated; ablate all subsets of "
                 f"{', '.join(str(s) for s in parts if len(s) == 1)}"
             )
 

@@ -1,18 +1,18 @@
-"""Ways to predict the interaction of every pair of components, by name.
+"""Predictors of the interaction of every pair of components, by name.
 
 *Screening* uses gradients. The interaction of a and b is how much more the metric changes without b
 when a is gone. With a ablated, the change without b is to first order minus the gradient of the
 metric with respect to b's mask value; so the difference of that gradient in the full model and
-without a predicts the interaction, and one backward pass per component does for all pairs. Both
+without a predicts the interaction, and one backward pass per component suffices for all pairs. Both
 orders of a pair are averaged.
 
-A way of one's own is a function of a `PairRequest`, registered under a name:
+A custom predictor is a function of a `PairRequest`, registered under a name:
 
     @INTERACTION_METHODS.register("none-interacts")
     def none_interacts(request: PairRequest) -> Predictions:
         ...
 
-Searches then take it by that name, in Python, on the command line and in studies. A package offers
+Searches then accept that name, in Python, on the command line and in studies. A package provides
 one as an entry point in the group ``mechcore.interaction_methods``.
 """
 
@@ -49,20 +49,20 @@ from mechcore.registry import Registry
 
 @dataclass(frozen=True, eq=False)
 class PairRequest:
-    """What a prediction is asked for.
+    """A request for predictions.
 
     Attributes:
         model: any TransformerLens model.
         data: labelled examples.
         means: the model's mean activations; not needed for the fill ``"zero"``.
-        components: those whose pairs are asked for.
-        n_examples: how many of the examples to look at, at most.
-        seed: of all that is random.
-        fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
+        components: the components whose pairs to predict.
+        n_examples: maximum number of examples to use.
+        seed: seed of all that is random.
+        fill: what replaces ablated outputs, the name of a fill without random draws.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
-        state: folder that keeps what is done, to go on from; None keeps nothing.
-        sweep: more options of sweeps, see `mechcore.ablate`.
+        state: folder that saves progress to resume from; None saves nothing.
+        sweep: further options of sweeps, see `mechcore.ablate`.
     """
 
     model: Any
@@ -89,7 +89,7 @@ class PairRequest:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of sweeps, see `mechcore.ablate`."""
+        """Options of sweeps, see `mechcore.ablate`."""
         own = {name: getattr(self, name) for name in ("fill", "class_names", "batch_size", "state")}
         return {**own, **self.sweep}
 
@@ -100,7 +100,7 @@ class PairRequest:
 
     @property
     def rows(self) -> list[int]:
-        """Numbers of the examples to look at, drawn at random."""
+        """Numbers of the examples to use, drawn at random."""
         order = np.random.default_rng(self.seed).permutation(len(self.data))
         return [int(row) for row in order[: self.n_examples]]
 
@@ -110,10 +110,10 @@ class Predictions:
     """Predicted interactions; the lowest are the most superadditive.
 
     Attributes:
-        interactions: of every pair, in nats unless ``in_nats`` says otherwise.
+        interactions: interaction of every pair, in nats unless ``in_nats`` says otherwise.
         cost: what they cost.
-        in_nats: whether they are estimates of interactions, or rank pairs by something else; then
-            searches do not add them to what was ablated.
+        in_nats: whether they estimate interactions; if they rank pairs by another quantity,
+            searches do not add them to measured interactions.
     """
 
     interactions: Mapping[ComponentSet, float]
@@ -127,7 +127,7 @@ class Predictions:
         matrix: Float[Tensor, "component component"],
         cost: Cost,
     ) -> Predictions:
-        """From a matrix, of which both orders of a pair are averaged."""
+        """Predictions from a matrix, averaging both orders of a pair."""
         both = ((matrix + matrix.T) / 2).tolist()
         averaged = {
             ComponentSet.of([components[i], components[j]]): both[i][j]
@@ -150,7 +150,7 @@ INTERACTION_METHODS: Registry[InteractionMethod] = Registry(
 
 
 def exact(request: PairRequest) -> Predictions:
-    """The interactions themselves, on the request's examples, from ablating all pairs.
+    """The exact interactions on the request's examples, from ablating all pairs.
 
     Raises:
         InputError: labels and classes cannot be matched.
@@ -163,7 +163,7 @@ def exact(request: PairRequest) -> Predictions:
 def mean_interactions(
     ablated: Ablations, sets: Sequence[ComponentSet]
 ) -> dict[ComponentSet, float]:
-    """The mean interaction of each set, nats, all of whose members were ablated alone, too."""
+    """The mean interaction, nats, of each set whose members were also ablated alone."""
     joint, alone = joint_and_alone(ablated, sets, "margin")
     return dict(zip(sets, (joint - alone).mean(1).tolist(), strict=True))
 
@@ -201,7 +201,7 @@ class MaskedMargins:
         return margins(logits, self.correct[rows].to(logits.device)).sum()
 
     def gradient(self, mask: Mask) -> Float[Tensor, " component"]:
-        """Of the mean margin, by the mask values of the request's components."""
+        """Gradient of the mean margin by the mask values of the request's components."""
         values = mask.values.clone().requires_grad_()
         total = torch.zeros_like(mask.values)
         for rows in self.batches:
@@ -210,9 +210,9 @@ class MaskedMargins:
 
 
 def screening(request: PairRequest) -> Predictions:
-    """From gradients of the full model and of the model without each component.
+    """Predictions from gradients of the full model and of the model without each component.
 
-    The request's folder keeps gradients, so that they are taken once.
+    The request's folder saves gradients, so that they are computed once.
 
     Raises:
         InputError: labels and classes cannot be matched.

@@ -1,24 +1,24 @@
-"""Racing: deciding how large the interaction of each set is, from as few examples as it takes.
+"""Racing: deciding how large the interaction of each set is, by adaptive sampling of examples.
 
-Every set is ablated on a first few examples, drawn at random. Those whose effect, the mean
-interaction, is then known well enough are decided; the others go on to more examples, up to all of
-them, where the effect is exact. What is known are confidence sequences
+Every set is ablated on a few examples, drawn at random. Sets whose effect, the mean
+interaction, is then known well enough are decided; the others continue with more examples, up to
+all of them, where the effect is exact. Estimates are confidence sequences
 (`mechcore.evaluation.sequences`), which hold at every look, and for all sets at once: each set has
-its part of the error rate. Effects are those on all the examples given; the order of the examples
-is what is left to chance.
+its part of the error rate. Effects are those on all the examples given; only the order of the
+examples is random.
 
-How far the mean of a few examples may be from that of all depends on how large the effect on one
-can be. Of answers that is known, and the error rate holds as it is. Of margins it is not. There a
-set has a ``bound`` for its effect on one example. The first is fixed before an effect is seen; a
-set that breaks it goes over to a larger one, and starts anew with what it has seen and another part
-of the error rate (`mechcore.ablation.joint.decisions`). The error rate then holds without an
-assumption for means of effects that count as no more than the set's bound, and for the means
-themselves if no example that was not seen has an effect over it.
+How far the mean of a few examples may be from the mean of all depends on how large the effect on
+one can be. For accuracy this is known, and the error rate holds unconditionally; for margins it is
+not. There a set has a ``bound`` for its effect on one example. The first bound is fixed before any
+effect is seen; a set that breaks it switches to a larger one, and restarts with the examples seen
+so far and another part of the error rate (`mechcore.ablation.joint.decisions`). The error rate then
+holds without assumptions for means of effects clipped to the set's bound, and for the means
+themselves if no unseen example has a larger effect.
 
-By default the bound is ``least / RARE``. So a set whose effect is over ``least``, all with one sign
-and in `RARE` of the examples or more, is not decided to be small, however large the effect on one
-example is. What happens in fewer of them may be missed: some sets go on to the end whatever was
-decided (``n_audited``), and show how often decisions are wrong, and bounds broken.
+By default the bound is ``least / RARE``. So a set whose effect exceeds ``least``, all with one sign
+and in at least `RARE` of the examples, is never decided to be small, however large the effect on
+one example is. Rarer effects may be missed: some sets run to the end regardless of their decision
+(``n_audited``), to show how often decisions are wrong and bounds broken.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
 
 FIRST_LOOK = 32
-"""Examples that every set is ablated on."""
+"""Number of examples on which every set is ablated."""
 GROWTH = 1.4
-"""Examples seen at a look, as a multiple of those at the one before."""
+"""Ratio of the numbers of examples at successive looks."""
 RARE = 0.02
-"""Smallest share of the examples that an effect over the least of interest cannot hide in."""
+"""Smallest share of the examples in which an effect above the least of interest cannot hide."""
 AUDITED, AUDITED_SHARE = 20, 0.02
-"""Sets that are audited at most unless a number is given, and at most this share of all."""
+"""Default maximum number of audited sets, and maximum share of all sets."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Race(Shown):
-    """What was decided, and what it took.
+    """The decisions of a race, and their cost.
 
     Attributes:
-        sets: what was ablated.
-        goal: what was to be decided, with the first bound of the effect on one example.
+        sets: the sets raced.
+        goal: what to decide, with the first bound of the effect on one example.
         decisions: the columns of `DECISIONS`, in the order of the sets.
-        audit: the columns of `AUDIT`, of the sets that went on to the end.
-        n_examples: there are.
-        n_looks: after how many examples decisions were made, in turn.
-        layers: evaluations of a layer on one example, in all.
-        exact_layers: what all sets on all examples would have taken.
-        bound_source: where the bound comes from, in words.
-        n_broken: sets that had a larger effect on an example that they were decided on.
+        audit: the columns of `AUDIT`, for the sets that ran to the end.
+        n_examples: number of examples available.
+        n_looks: numbers of examples after which decisions were made.
+        layers: total evaluations of a layer on one example.
+        exact_layers: evaluations for all sets on all examples.
+        bound_source: the origin of the bound, in words.
+        n_broken: number of sets with an effect above their bound on an example seen.
     """
 
     sets: tuple[ComponentSet, ...]
@@ -91,24 +91,24 @@ class Race(Shown):
 
     @property
     def effects(self) -> dict[ComponentSet, float]:
-        """Mean effect of every set over the examples that it was seen on."""
+        """Mean effect of every set over the examples seen."""
         return dict(zip(self.sets, self.decisions["effect"], strict=True))
 
     @property
     def wrong(self) -> tuple[int, float]:
-        """Wrong decisions in the audit, and the largest share of all that may be, at 95 %."""
+        """Number of wrong decisions in the audit, and its 95 % upper bound as a share of all."""
         n_wrong = int((~self.audit["right"].astype(bool)).sum())
         return n_wrong, share_at_most(n_wrong, len(self.audit))
 
     def describe(self) -> str:
-        """What was decided, at which cost, and what the decisions are worth, in a few sentences."""
+        """A summary of the decisions, their cost and their reliability."""
         goal, unit, sure = self.goal, "", ""
         if goal.metric == "margin":
             unit = " nats"
             sure = (
-                " if no example that a set was not seen on has an effect over its bound: "
+                " if no unseen example has an effect above the set's bound: "
                 f"{goal.bound:.3g} nats, {self.bound_source}, and more for the {self.n_broken} "
-                f"of {len(self.sets)} sets that broke it and started anew"
+                f"of {len(self.sets)} sets that broke it and restarted"
             )
         size = f" (size {goal.least:g}{unit} or less)" if goal.least is not None else ""
         counts = self.decisions["decision"].value_counts()
@@ -118,10 +118,10 @@ class Race(Shown):
         seen = self.decisions["n"]
         share = self.layers / self.exact_layers
         text = (
-            f"{sums}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples, half "
-            f"of the sets on {seen.median():g} at most, with {share:.1%} of the layer evaluations "
-            f"of all sets on all examples; about these examples, any decision is wrong with a "
-            f"probability of {goal.error:g} at most{sure}"
+            f"{sums}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples "
+            f"(median {seen.median():g}), with {share:.1%} of the layer evaluations "
+            f"of all sets on all examples; for these examples, any decision is wrong with a "
+            f"probability of at most {goal.error:g}{sure}"
         )
         if len(self.audit):
             n_wrong, most = self.wrong
@@ -160,25 +160,25 @@ def race(
         data: labelled examples of any form, see `mechcore.data.given`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         metric: ``"margin"`` or ``"accuracy"``.
-        least: least effect of interest, in nats of margin, or as a share of the answers.
-        largest: how many sets with the lowest effects are wanted.
-        error: probability that any decision is wrong. For accuracy it holds as it is; for
-            margins if no example has an effect over the set's bound, see above.
-        bound: largest effect of a set on one example, in nats of margin, unless a larger one is
-            seen; by default ``least / RARE``, and for ``largest`` the span of the full model's
-            margins. A set needs examples nearly in proportion to it.
-        n_audited: sets, drawn at random, that go on to the end whatever was decided, to count
-            wrong decisions: none of 20 leaves at most 14 % wrong, none of 60 5 %. By default
-            `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
-        seed: of the order of the examples, the sets audited, and the fill.
-        state: folder that keeps what is finished, see `mechcore.ablate`.
+        least: smallest effect of interest, in nats of margin, or as a share of the answers.
+        largest: number of sets with the lowest effects to find.
+        error: probability that any decision is wrong; for accuracy unconditional, for
+            margins if no example has an effect above the set's bound, see above.
+        bound: largest effect of a set on one example, in nats of margin, raised if a larger one
+            occurs; by default ``least / RARE``, and for ``largest`` the span of the full model's
+            margins. The examples that a set needs are nearly proportional to it.
+        n_audited: number of sets, drawn at random, that run to the end regardless of their
+            decision, to count wrong decisions: none of 20 leaves at most 14 % wrong, none of 60
+            5 %. By default `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
+        seed: seed of the order of the examples, the sets audited, and the fill.
+        state: folder that saves finished work, see `mechcore.ablate`.
         options: see `mechcore.ablate`.
 
     Returns:
         Decisions on the mean effect over the examples given.
 
     Raises:
-        InputError: see `Goal`; or a set is unreadable, of paths, or of one component.
+        InputError: see `Goal`; or a set is unreadable, has paths, or only one component.
 
     >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
     """
@@ -213,7 +213,7 @@ def race(
 
     layers, source = 0.0, "as given"
     if metric == "margin" and bound is None and least:
-        bound, source = least / RARE, f"what {least:g} on average is in {RARE:.0%} of the examples"
+        bound, source = least / RARE, f"a mean of {least:g} concentrated in {RARE:.0%} of examples"
     elif metric == "margin" and bound is None:
         full = ablated([], 0, n_all)
         layers = (full.layers or 0) * n_all
@@ -238,11 +238,11 @@ def race(
 
 @dataclass(eq=False)
 class _Course:
-    """Of a race: sets are seen on more and more examples.
+    """The course of a race, in which sets are seen on more and more examples.
 
-    ``ablated`` gives the answers without sets, from one example to another in the order of the
-    race; ``layers`` are evaluations so far, for all examples, ``after`` the numbers of examples
-    looked at.
+    ``ablated`` gives the answers without sets, from one example to another in racing order;
+    ``layers`` counts evaluations so far, for all examples, ``after`` lists the numbers of examples
+    at each look.
     """
 
     known: Interactions
@@ -252,12 +252,12 @@ class _Course:
     after: list[int] = field(default_factory=list)
 
     def run(self, audited: Bool[np.ndarray, " set"]) -> None:
-        """Look until all is decided; audited sets go on."""
+        """Run until all sets are decided; audited sets continue."""
         known = self.known
         for stop in looks(known.n_all):
             while (known.open & (known.n < stop)).any():
                 spent = self._see((known.open | audited) & (known.seen < stop), stop)
-                # Of all sets, at the first look.
+                # For all sets, at the first look.
                 self.exact_layers = self.exact_layers or spent / stop * known.n_all
                 known.decide(stop)
             self.after.append(stop)
@@ -267,7 +267,7 @@ class _Course:
             self._see(audited, known.n_all)
 
     def _see(self, running: Bool[np.ndarray, " set"], stop: int) -> float:
-        """See sets up to an example; layer evaluations that it took for all examples."""
+        """Evaluate sets up to an example; returns the layer evaluations, for all examples."""
         spent = 0.0
         for start in np.unique(self.known.seen[running]):
             rows = np.flatnonzero(running & (self.known.seen == start))
@@ -295,7 +295,7 @@ def looks(n: int) -> Iterator[int]:
 
 def _checked(sets: Sequence[Any]) -> list[ComponentSet]:
     if not sets:
-        raise InputError("race: no set; expected at least one")
+        raise InputError("race: no sets; expected at least one")
     for cut in sets:
         if isinstance(cut, PathSet):
             raise InputError(f"race: {cut} is a set of paths; expected sets of components")

@@ -3,9 +3,8 @@
 The interaction of every pair is predicted, by gradients or otherwise
 (`mechcore.ablation.joint.predictors`). The best pairs are then ablated exactly; larger sets grow
 from the best smaller ones (beam search). Or all pairs are decided by a race
-(`mechcore.ablation.joint.races`), with an error rate for all of them together. Search and report
-use different halves of the data, so that the figures reported are not those the sets were chosen
-by.
+(`mechcore.ablation.joint.races`), with a family-wise error rate. Search and report
+use different halves of the data, so that reported values are free of selection bias.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ from mechcore.wording import count
 
 SUPERADDITIVE = INTERACTIONS.named(
     "superadditive",
-    "The sets that a search found, measured on the half of the data that it did not see; as "
-    "``interactions``.",
+    "The sets that a search found, measured on the half of the data that it did not see; columns "
+    "as in ``interactions``.",
     Column(
         "interaction_in_search",
         "number",
-        "over all examples that the search saw, also in rows of single subsets",
+        "interaction over all examples that the search saw, even in rows of single subsets",
         optional=True,
     ),
 )
@@ -66,38 +65,38 @@ SCREENING = Schema(
     (
         SET,
         Column("predicted", "number", "interaction on the margin by screening", "nats"),
-        Column("interaction", "number", "on the half that the search saw; missing if not ablated"),
+        Column("interaction", "number", "on the searched half; missing if not ablated"),
     ),
 )
 
 SAMPLED = 60
-"""Pairs screened out that a race looks at all the same; none found leaves at most 5 % missed."""
+"""Number of screened-out pairs that are raced anyway; no hit leaves at most 5 % missed."""
 FOUND, BEAM = 10, 20
-"""Sets of each size that are reported, and from which larger ones grow."""
+"""Number of sets of each size to report and to grow larger ones from."""
 _MOST_SUBSETS = 5
-"""Subsets that a message lists."""
+"""Number of subsets that a message lists."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Search(Shown):
-    """What a search for superadditive sets found.
+    """The results of a search for superadditive sets.
 
     Attributes:
-        found: interactions of the best sets on data that the search did not see, in the order of
-            the search, with the columns of `mechcore.interactions` and ``interaction_in_search``.
+        found: interactions of the best sets on data that the search did not see, in search
+            order, with the columns of `mechcore.interactions` and ``interaction_in_search``.
         screening: every pair: set, predicted interaction and interaction (nats of margin, missing
-            where the pair was screened out), on the search half.
-        n_pairs: pairs there are.
-        n_screened_out: of these, those not ablated.
-        n_tested: sets of two or more components ablated in the search.
-        rank_correlation: Spearman's rho of predicted and exact interactions over the pairs
-            ablated; missing under three, or where either is the same for all.
-        cost: of the predictions.
-        stability: of the order of the sets found, on data that the search did not see, see
-            `mechcore.ablation.effects.stability.interaction_stability`.
-        races: with a guarantee, what was decided, by the size of the sets.
-        missed: with a guarantee, how many of how many pairs drawn from those screened out were
-            found to be what the search looks for.
+            if the pair was screened out), on the search half.
+        n_pairs: number of pairs.
+        n_screened_out: number of pairs not ablated.
+        n_tested: number of sets of two or more components ablated in the search.
+        rank_correlation: Spearman's rho of predicted and exact interactions over the ablated
+            pairs; missing for fewer than three, or if either is constant.
+        cost: cost of the predictions.
+        stability: stability of the order of the sets found, on data that the search did not see,
+            see `mechcore.ablation.effects.stability.interaction_stability`.
+        races: with a guarantee, the decisions, by size of the sets.
+        missed: with a guarantee, how many of how many pairs sampled from those screened out
+            are what the search looks for.
     """
 
     found: pd.DataFrame
@@ -113,7 +112,7 @@ class Search(Shown):
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """By name; that of the races only where there were any."""
+        """The tables by name; that of races only if there were any."""
         tables = {"superadditive": self.found, "screening": self.screening}
         tables["search_stability"] = self.stability
         if self.races:
@@ -151,34 +150,34 @@ def find_superadditive(
     state: str | Path | None = None,
     **options: Any,
 ) -> Search:
-    """Search for the sets that lose most margin beyond the sum of their members' losses.
+    """Search for the sets whose ablation costs most margin beyond the sum of their members.
 
     Args:
         model: any TransformerLens model.
-        data: labelled examples of any form, see `mechcore.data.given`; half of them, by subset,
-            choose, the other half report.
+        data: labelled examples of any form, see `mechcore.data.given`; half of each subset selects
+            sets, the other half reports on them.
         means: the model's mean activations.
-        components: to choose from; by default all heads and MLPs.
-        subset: the subset of the data that the search looks at.
-        max_size: components of the largest sets.
-        n_pairs: pairs ablated exactly, the best by screening; None for all.
-        n_found: sets of each size to report; by default `FOUND`, or ``largest`` if those are more.
-        guarantee: race the pairs, and the larger sets that grow from those found, in place of
-            ablating them on all examples: with this probability of any decision about the half that
-            chooses being wrong. Of pairs that were screened out, `SAMPLED` are raced to see how
-            many were missed.
-        least: with a guarantee, least interaction of interest, nats.
-        largest: with a guarantee, how many sets of each size are wanted, in place of ``least``.
+        components: the candidates; by default all heads and MLPs.
+        subset: the subset of the data to search on.
+        max_size: maximum number of components in a set.
+        n_pairs: number of pairs to ablate exactly, the best by screening; None for all.
+        n_found: sets of each size to report; by default `FOUND`, or ``largest`` if that is more.
+        guarantee: race the pairs, and the larger sets that grow from them, instead of
+            ablating them on all examples, with this probability of any wrong decision about the
+            selecting half. Of the screened-out pairs, `SAMPLED` are raced to see how many were
+            missed.
+        least: with a guarantee, smallest interaction of interest, nats.
+        largest: with a guarantee, number of sets of each size to find, instead of ``least``.
         bound: with a guarantee, largest interaction on one example, nats, see `race`.
-        screening_by: how interactions of pairs are predicted, a name in
+        screening_by: predictor of the interactions of pairs, a name in
             `mechcore.ablation.joint.predictors.INTERACTION_METHODS`.
-        screening_examples: examples of the search half that predictions are averaged over.
+        screening_examples: number of examples of the search half to average predictions over.
         n_resamples: bootstrap resamples of the report.
-        seed: of the split, and of the resamples.
-        fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
+        seed: seed of the split, and of the resamples.
+        fill: what replaces ablated outputs, the name of a fill without random draws.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
-        state: folder that keeps what is finished, see `mechcore.ablate`.
+        state: folder that saves finished work, see `mechcore.ablate`.
         options: see `mechcore.ablate`.
 
     Raises:
@@ -208,7 +207,7 @@ def find_superadditive(
 
 @dataclass(eq=False)
 class _Growth:
-    """Growing sets on the half that chooses: interactions by set, and the best sets by size."""
+    """Growing sets on the selecting half: interactions by set, and the best sets by size."""
 
     request: PairRequest
     max_size: int
@@ -220,7 +219,7 @@ class _Growth:
     races: dict[int, Race] = field(default_factory=dict)
 
     def grow(self, screening_by: str) -> None:
-        """Take the best pairs, and grow larger sets from the best smaller ones."""
+        """Select the best pairs, and grow larger sets from the best smaller ones."""
         nothing = dict.fromkeys(self.request.pairs, float("nan"))
         self.predictions = Predictions(nothing, Cost(), in_nats=False)
         if self.guarantee is None or self.n_pairs is not None:
@@ -240,7 +239,7 @@ class _Growth:
             level = _grown(smaller, self.request.components, self.measured, unknown)[: self.n_pairs]
 
     def _ranked(self, level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
-        """These sets, the best first; in a race those alone that are what is looked for."""
+        """These sets, best first; in a race, only those that meet the goal."""
         request = self.request
         if self.guarantee is None:
             without = self._alone.with_more(self._ablated(level, request.data))
@@ -252,7 +251,7 @@ class _Growth:
             request.data,
             request.means,
             error=self.guarantee / (self.max_size - 1),
-            # An order of the examples that what chose the sets knows nothing of.
+            # An order of the examples that is independent of the selection of the sets.
             seed=request.seed + size,
             **self.goal,
             **request.options,
@@ -268,7 +267,7 @@ class _Growth:
         return ablate(self.request.model, sets, data, self.request.means, **self.request.options)
 
     def report(self, reported: EncodedExamples, n_found: int, n_resamples: int) -> Search:
-        """What was found, measured on the half that reports."""
+        """The results, measured on the reporting half."""
         measured, predictions = self.measured, self.predictions
         named = [cut for sets in self.best.values() for cut in sets[:n_found]]
         members = sorted({c for cut in named for c in cut.components})
@@ -311,7 +310,7 @@ def check_search(
     screening_by: str = "screening",
     fill: FillName = "mean",
 ) -> list[Component]:
-    """The components that `find_superadditive` would choose from, all that is quick to check done.
+    """The candidates of `find_superadditive`, after all checks that are quick.
 
     Raises:
         InputError: see `find_superadditive`.
@@ -337,7 +336,7 @@ def check_search(
     elif (least, largest, bound) != (None, None, None):
         raise InputError(
             f"search: least is {least}, largest {largest} and bound {bound}, but there is no "
-            "guarantee; expected a probability of error, as in guarantee=0.05, or none of them"
+            "guarantee; add a probability of error, as in guarantee=0.05, or leave them out"
         )
     INTERACTION_METHODS[screening_by]
     halves_of(data, subset, 0)
@@ -347,7 +346,7 @@ def check_search(
 def halves_of(
     data: EncodedExamples, subset: str, seed: int
 ) -> tuple[EncodedExamples, EncodedExamples]:
-    """Two halves of the subset searched; of all data, halves of every subset."""
+    """Two halves of the searched subset, or of every subset if all data are searched."""
     names = data.examples.frame["subset"].tolist()
     if subset not in (ALL, *names):
         known = ", ".join(dict.fromkeys(names))
@@ -361,8 +360,8 @@ def halves_of(
             listed += f" and {count(more, 'more subset')}"
         raise InputError(
             f"search: {len(chosen)} examples are too few ({listed}): half of each subset, rounded "
-            "down, chooses, the rest reports, those of one first text are in one half, and each "
-            "half needs at least 2; expected 4 or more of one subset, or 2 or more of two: add "
+            "down, selects, the rest reports, examples of one first text stay together, and "
+            "each half needs at least 2; expected 4 of one subset, or 2 of two; add "
             "examples, or draw more of them (--max-id, --max-ood)"
         )
     first, second = (data.part([chosen[row] for row in half]) for half in halves)
@@ -375,7 +374,7 @@ def _grown(
     exact: Mapping[ComponentSet, float],
     predicted: Mapping[ComponentSet, float],
 ) -> list[ComponentSet]:
-    """Sets with one component more, best predicted first: new pairs add their interactions."""
+    """Sets with one more component, best predictions first: new pairs add their interactions."""
 
     def pair(a: Component, b: Component) -> float:
         both = ComponentSet.of([a, b])
@@ -392,7 +391,7 @@ def _grown(
 
 
 def _with_search(table: pd.DataFrame, measured: Mapping[str, float]) -> pd.DataFrame:
-    """Sets in the order of the search, with what the search saw of them."""
+    """Sets in search order, with their interactions on the search half."""
     seen = table["set"].map(measured).where(table["metric"] == "margin")
     rank = table["set"].map({name: i for i, name in enumerate(measured)})
     ordered = table.assign(interaction_in_search=seen).iloc[np.argsort(rank, kind="stable")]

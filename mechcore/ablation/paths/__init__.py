@@ -1,4 +1,4 @@
-"""Paths: what components lose that do not see what others write."""
+"""Paths: the effects of cutting them between components."""
 
 from typing import TYPE_CHECKING
 

@@ -1,17 +1,17 @@
-"""How much of what components do depends on what the heuristic core writes.
+"""How much the effects of components depend on the outputs of the heuristic core.
 
 The claim (arXiv 2403.03942, section 5): heads that generalise work on the outputs of the heuristic
-core. For every component r behind a core head, beside its own change
+core. For every component r after a core head, the table compares its own change
 
     C(r)         = metric without r - metric of the full model
 
-stands the change when r alone does not see the core,
+with the change when r alone does not see the core,
 
     C(core -> r) = metric with r blind to the core heads before it - metric of the full model,
 
-their ratio, and the same change for random heads: as many of each layer as the core has, none of
-them in it. ``p_control`` is the share of these, the core included, whose change is at least as
-large in size. Sets of which the same heads run before r are one set to it, and count once.
+gives their ratio, and the same change for random heads outside the core, with as many of each layer
+as the core. ``p_control`` is the share of these sets, including the core, whose change is at least
+as large in size. Sets with the same heads before r are one set to it, and count once.
 """
 
 from __future__ import annotations
@@ -53,26 +53,24 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 MOST_READERS = 10
-"""Components whose dependence on each head of the core is measured and shown: those that lose
+"""Number of components whose dependence on each core head is measured and shown: those that lose
 most."""
 
 _PARTS = ("information", "threshold")
 
 CORE_DEPENDENCE = Schema(
     "core_dependence",
-    "What changes when a component behind the core alone does not see it; shares, of margins nats, "
-    "negative: worse so.",
+    "Changes from cutting the paths from the core to a single component; shares, for margins nats; "
+    "negative: worse when cut.",
     (
-        Column("receiver", "text", "the component that does not see the core"),
+        Column("receiver", "text", "component whose paths from the core are cut"),
         *PLACE,
         N,
         *CLUSTERS,
         Column("metric", "text", "``information``, ``threshold``, ``accuracy`` or ``margin``"),
         *own_ends("change", "number", "without the component"),
         *own_ends("blind_change", "number", "with the component blind to the core"),
-        *own_ends(
-            "share", "number", "blind_change / change, where the interval of change leaves out 0"
-        ),
+        *own_ends("share", "number", "blind_change / change, if the interval of change excludes 0"),
         CONTROL_COLUMNS[0].alike(
             "control_change", "mean of blind_change over random sets of heads"
         ),
@@ -83,15 +81,15 @@ CORE_DEPENDENCE = Schema(
 
 @dataclass(frozen=True, eq=False)
 class Readers:
-    """What components that read the core answer, on one data set.
+    """Answers with ablated or blind readers of the core, on one data set.
 
     Attributes:
         full: answers of the full model.
-        without: without each component.
-        blind: with each component alone blind to the core.
-        controls: with each component alone blind to random heads, for each set of these; of all
-            components, or of some that are the same for all sets. Sets of which a component sees
-            the same heads have the same object, and count once.
+        without: answers without each component.
+        blind: answers with each component alone blind to the core.
+        controls: answers with each component alone blind to random heads, for each set of heads;
+            for all components, or for some that are the same for all sets. Sets with the same heads
+            before a component share one object, and count once.
         data: name of the data set.
         split: ``"id"`` or ``"ood"``.
     """
@@ -125,7 +123,7 @@ class Readers:
         return {name: getattr(parts, name).drawn(sample) for name in _PARTS} | effects
 
     def different(self, receivers: Sequence[Component]) -> list[int]:
-        """Numbers of the controls of all these components, each once that is another to them."""
+        """Numbers of the controls that differ for these components."""
         controls: dict[tuple[Answers, ...], int] = {}
         for i, control in enumerate(self.controls):
             if all(receiver in control for receiver in receivers):
@@ -136,9 +134,9 @@ class Readers:
 def random_senders(
     core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
 ) -> list[tuple[Component, ...]]:
-    """Random sets of as many heads of each layer as the core has, without core heads.
+    """Distinct random sets with as many heads of each layer as the core, without core heads.
 
-    All are different; there are fewer than ``n_controls`` where there are not as many.
+    There are fewer than ``n_controls`` if fewer exist.
 
     Raises:
         InputError: a layer has too few other heads, or an MLP layer is in the core.
@@ -149,8 +147,8 @@ def random_senders(
             raise InputError(f"senders: found {mlps[0]}; expected heads")
         if (others := shape.n_heads - len(members)) < len(members):
             raise InputError(
-                f"controls: layer {layer} has {count(others, 'head')} outside the core, which has "
-                f"{len(members)} there; expected at least as many: leave controls out"
+                f"controls: layer {layer} has {count(others, 'head')} outside the core; expected "
+                f"at least the {len(members)} of the core: leave controls out"
             )
     drawn = matched_random(core, shape, n_controls, fewer=True, seed=seed)
     return [heads.components for heads in drawn.values()]
@@ -159,7 +157,7 @@ def random_senders(
 def _cuts_behind(
     senders: Iterable[Component], receivers: Iterable[Component], model: Any
 ) -> dict[Component, PathSet]:
-    """The paths to each receiver from those senders that run before it, where there are any."""
+    """The paths to each receiver from the senders that run before it, if any."""
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
     cuts = {}
     for receiver in receivers:
@@ -181,7 +179,7 @@ def readers_of(
     seed: int = 0,
     **options: Any,
 ) -> Readers:
-    """What components answer that do not see the core.
+    """Answers of the model when single components do not see the core.
 
     Args:
         model: any TransformerLens model.
@@ -189,20 +187,20 @@ def readers_of(
         data: labelled examples of any form, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         receivers: components; by default all that run after a core head.
-        known: components ablated alone on these examples, which are not ablated again.
+        known: ablations of single components on these examples, which are reused.
         split: whether the data is ``"id"`` or ``"ood"``.
-        seed: of the draws.
-        options: of `mechcore.ablate`.
+        seed: seed of the draws.
+        options: options of `mechcore.ablate`.
 
     Raises:
-        InputError: see `mechcore.ablate`; or no component runs after the core, or ``known`` is of
-            other examples, another model or another fill.
+        InputError: see `mechcore.ablate`; or no component runs after the core, or ``known`` comes
+            from other examples, another model or another fill.
     """
     heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
     cut = _cuts_behind(heads, possible, model)
     if not cut:
-        raise InputError("core: no component runs after it; expected one that may read it")
+        raise InputError("core: no component runs after it; expected at least one possible reader")
     alone = {r: ComponentSet((r,)) for r in cut}
     sizes: dict[ComponentSet, float] = {}
     if known is not None:
@@ -239,11 +237,11 @@ def beside_random(
     seed: int = 0,
     **options: Any,
 ) -> Readers:
-    """The same readers, some of them blind to random heads too.
+    """The same readers, some of them also blind to random heads.
 
     The arguments are those of `readers_of`, whose result is ``readers``. Only ``receivers`` that
     run after the core have controls, by default all: ``n_controls`` random sets of heads, drawn
-    with ``seed``, fewer where there are not as many.
+    with ``seed``, or fewer if fewer exist.
 
     Raises:
         InputError: see `random_senders` and `mechcore.ablate`.
@@ -263,12 +261,12 @@ def beside_random(
 
 
 def _check_same(known: Evaluation, again: Evaluation) -> None:
-    """Make sure that two are answers of one model to the same examples."""
+    """Check that two evaluations are of one model on the same examples."""
     same = known.logits.shape == again.logits.shape
     if not (same and torch.allclose(known.logits, again.logits, rtol=1e-3, atol=1e-3)):
         raise InputError(
-            f"core: the full model's answers among the known ablations ({len(known.correct)}) are "
-            f"not those on these examples ({len(again.correct)}); expected ablations of the same "
+            f"core: the full model's answers in the known ablations ({len(known.correct)}) differ "
+            f"from those on these examples ({len(again.correct)}); expected ablations of the same "
             "model on the same examples"
         )
 
@@ -276,14 +274,14 @@ def _check_same(known: Evaluation, again: Evaluation) -> None:
 def _check_same_ablation(
     of: ComponentSet, known: Ablations, again: Ablations, dtype: torch.dtype
 ) -> None:
-    """Make sure that a set was ablated in the same way in both."""
+    """Check that a set was ablated in the same way in both."""
     before, now = (ablations.without[of].margin for ablations in (known, again))
     near = 1e-2 if dtype.itemsize >= 4 else 0.1
     if not np.allclose(before, now, rtol=near, atol=near * max(1.0, float(np.abs(now).mean()))):
         raise InputError(
-            f"core: without {of}, margins are {before.mean():.4g} nats on average among the known "
-            f"ablations and {now.mean():.4g} ablated again; expected ablations by the same fill, "
-            "means and seed"
+            f"core: without {of}, the mean margin is {before.mean():.4g} nats in the known "
+            f"ablations but {now.mean():.4g} when ablated again; expected ablations with the same "
+            "fill, means and seed"
         )
 
 
@@ -292,11 +290,11 @@ def core_dependence_table(
     groups: Mapping[str, Sequence[str]] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """How much each component loses when it alone does not see the core.
+    """Changes from making each single component blind to the core.
 
     Args:
         readers: the answers.
-        groups: subsets to take together under a name, beside every subset and all examples.
+        groups: subsets to pool under a name, in addition to every subset and all examples.
         statistics: see `mechcore.ablation.information_table`.
 
     Returns:
@@ -345,11 +343,10 @@ def core_dependence_table(
 
 
 def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
-    """The components that lose most, or gain most, where they do not see the core.
+    """The components with the largest changes when they do not see the core.
 
-    By the size of blind_change over all examples, out of domain where there are such rows, in
-    information where that is known and else in margin; those that lose and gain nothing are left
-    out.
+    By size of blind_change over all examples, out of domain if there are such rows, in
+    information if known and else in margin; components without any change are omitted.
     """
     rows = dependence[dependence["subset"] == ALL]
     for column, wanted in (("split", "ood"), ("metric", "information")):

@@ -1,4 +1,4 @@
-"""Tables of what cutting paths costs, with both of their ends, where each set has one receiver."""
+"""Tables of the effects of cutting paths, with senders and receiver, for one receiver per set."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from mechcore.tables import Column
 ENDS = (
     Column("senders", "text", "the components that the receiver does not see, joined by ``+``"),
     Column("receiver", "text", "the component that does not see them, or ``answer``"),
-    Column("input", "text", "what of it does not: ``q``, ``k``, ``v``, or ``all`` that it reads"),
+    Column("input", "text", "the blind inputs of a head: ``q``, ``k``, ``v``, or ``all``"),
 )
-_MEANING = "when a receiver does not see what senders write, on every subset"
-PATHS = ABLATION.named("paths", f"How accuracy and margin change {_MEANING}.", *ENDS)
+_MEANING = "when paths from senders to a receiver are cut, on every subset"
+PATHS = ABLATION.named("paths", f"Changes in accuracy and margin {_MEANING}.", *ENDS)
 PATH_INFORMATION = INFORMATION.named(
     "path_information",
-    f"What changes in information, and what by a moved threshold, {_MEANING} and group of subsets; "
-    "negative: worse so.",
+    f"Changes in information, and by a moved threshold, {_MEANING} and group of subsets; "
+    "negative: worse when cut.",
     *ENDS,
 )
 
 
 def path_table(ablations: Ablations, **options: Any) -> pd.DataFrame:
-    """What accuracy and margin lose without each set of paths; the columns of `PATHS`.
+    """Changes in accuracy and margin from cutting each set of paths; the columns of `PATHS`.
 
     Args:
-        ablations: answers with sets of paths cut; sets of components among them are left out.
-        options: of `mechcore.ablation.ablation_table`.
+        ablations: answers with sets of paths cut; sets of components are ignored.
+        options: options of `mechcore.ablation.ablation_table`.
 
     Raises:
         InputError: a set has several receivers.
@@ -46,12 +46,12 @@ def path_table(ablations: Ablations, **options: Any) -> pd.DataFrame:
 def path_information_table(
     ablations: Ablations, groups: Mapping[str, Sequence[str]] | None = None, **options: Any
 ) -> pd.DataFrame:
-    """What is lost in information, and by a moved threshold; the columns of `PATH_INFORMATION`.
+    """Changes in information, and by a moved threshold; the columns of `PATH_INFORMATION`.
 
     Args:
-        ablations: as `path_table`.
+        ablations: see `path_table`.
         groups: see `mechcore.ablation.information_table`.
-        options: of that.
+        options: options of `mechcore.ablation.information_table`.
 
     Raises:
         InputError: a set has several receivers, a group names an unknown subset, or logits were
@@ -63,15 +63,15 @@ def path_information_table(
 def _with_ends(
     tabled: Callable[..., pd.DataFrame], ablations: Ablations, **options: Any
 ) -> pd.DataFrame:
-    """A table of the sets of paths alone, with the ends of each."""
+    """A table of only the sets of paths, with their senders and receiver."""
     cut: dict[Cut, Answers] = {}
     ends: dict[str, tuple[str, ...]] = {}
     for paths, answers in ablations.without.items():
         if isinstance(paths, PathSet):
             if len(paths.senders) != 1:
                 raise InputError(
-                    f"paths {paths}: found {len(paths.senders)} receivers; expected one: make a "
-                    "set of each, or take mechcore.ablation.ablation_table"
+                    f"paths {paths}: found {len(paths.senders)} receivers; expected one; make one "
+                    "set per receiver, or use mechcore.ablation.ablation_table"
                 )
             [(receiver, senders)] = paths.senders.items()
             to = "answer" if receiver.component is None else str(receiver.component)

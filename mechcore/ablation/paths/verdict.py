@@ -1,10 +1,10 @@
-"""Whether what generalises reads the heuristic core: the verdict on the claim.
+"""The verdict on the claim that components that generalise read the heuristic core.
 
-These are its rules, written before any study was run. Let R be the components whose information
+Its rules were written before any study was run. Let R be the components whose information
 is lost out of domain and not shown to be lost in domain (`component_roles`: needed out of
 domain, only or perhaps), and T the mean over R of C(core -> r) in information out of domain.
 
-1. R is empty, or the change cannot be taken apart: inconclusive.
+1. R is empty, or information cannot be measured: inconclusive.
 2. The 95 % interval of T is below 0, and T is lower than that of the controls with p < 0.05 (one
    sided): supported.
 3. The interval is below 0, but T is no lower than that of the controls (p >= 0.05, of at least
@@ -12,9 +12,9 @@ domain, only or perhaps), and T the mean over R of C(core -> r) in information o
    interest: not supported.
 4. Otherwise: inconclusive.
 
-R is chosen by the examples that measure T, too. So where the halves are known on which roles were
-judged (`confirm_roles`), a claim is only called supported if rule 2 holds again for the mean of
-two T: each of the components that are in R by one half, measured on the other half.
+The examples that select R also measure T. So if the halves on which roles were judged are known
+(`confirm_roles`), the claim is supported only if rule 2 also holds for the mean of
+two T: the components that one half puts into R, measured on the other half.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ _MAYBE: dict[str, Any] = {"optional": True, "optional_ends": True}
 
 CORE_VERDICT = Schema(
     "core_verdict",
-    "Whether what generalises reads the core: the verdict and the figures that decide; changes are "
-    "of information out of domain, means over the components that are needed out of domain and are "
-    "not shown to be needed in domain.",
+    "Whether components that generalise read the core: the verdict and the numbers that decide; "
+    "changes in information out of domain, means over the components that are needed out of domain "
+    "and not shown to be needed in domain.",
     (
         Column("verdict", "text", "``supported``, ``not supported`` or ``inconclusive``"),
-        Column("explanation", "text", "the figures in words, or why there are none"),
-        Column("n_receivers", "whole", "components behind the core of which this holds"),
+        Column("explanation", "text", "the numbers in words, or why there are none"),
+        Column("n_receivers", "whole", "number of such components after the core"),
         *own_ends("blind_change", "points", "with each alone blind to the core"),
         Column("control_change", "points", "blind to random heads of the same layers instead"),
         Column("n_controls", "whole", "random sets of heads"),
-        Column("p_control", "number", "of so large a change among them, one sided", shown="small"),
-        Column("halves_found", "whole", "halves, 0 to 2, by which there are such", optional=True),
+        Column("p_control", "number", "one-sided p against these sets", shown="small"),
+        Column("halves_found", "whole", "halves (0 to 2) with such components", optional=True),
         *own_ends("blind_change_confirmed", "points", "mean on the halves opposite", **_MAYBE),
-        Column("p_confirmed", "number", "there, as ``p_control``", shown="small", optional=True),
+        Column("p_confirmed", "number", "``p_control`` there", shown="small", optional=True),
     ),
 )
 
@@ -88,13 +88,13 @@ class Verdict:
 
 
 def generalising(readers: Readers, roles: pd.DataFrame, by: str = "role") -> list[Component]:
-    """The components behind the core needed out of domain, and not shown to be needed in domain."""
+    """The components after the core needed out of domain and not shown to be needed in domain."""
     needed = set(roles[roles[by].isin([OUT, OUT_ONLY])]["component"])
     return [receiver for receiver in readers.blind if str(receiver) in needed]
 
 
 class _Measured(NamedTuple):
-    """T with its interval, and that of each set of random heads."""
+    """T with its interval, and T of each set of random heads."""
 
     total: float
     low: float
@@ -123,19 +123,19 @@ def core_dependence_verdict(
     seed: int = 0,
     half: Int[np.ndarray, " example"] | None = None,
 ) -> Verdict:
-    """The verdict on the claim that what generalises reads the core, by the rules of this module.
+    """The verdict on the claim that components that generalise read the core, by these rules.
 
     Args:
         readers: the answers out of domain.
-        roles: of `component_roles`; of `confirm_roles` with ``half``.
+        roles: from `component_roles`, or from `confirm_roles` with ``half``.
         least: least effect of interest, a share of balanced accuracy.
-        seed: of folds and resamples.
+        seed: seed of folds and resamples.
         half: the half, 0 or 1, of every example when roles were judged on halves.
     """
     names = generalising(readers, roles)
     reason = reason_against(readers.full.correct_classes.numpy())
     if not names:
-        why = "no component behind the core is shown to be needed out of domain and not in domain"
+        why = "no component after the core is shown to be needed out of domain and not in domain"
         return Verdict(INCONCLUSIVE, reason or why)
     measured = _measured(readers, [(names, np.ones(len(readers.full.correct), bool))], seed)
     if measured is None:
@@ -157,7 +157,7 @@ def _measured(
     parts: Sequence[tuple[list[Component], Bool[np.ndarray, " example"]]],
     seed: int,
 ) -> _Measured | None:
-    """The mean of T over independent parts of the examples, each with its own components."""
+    """The mean of T over independent parts of the examples with their own components."""
     own = [readers.effects([readers.blind[r] for r in names], m, seed) for names, m in parts]
     if not own or any("information" not in effects for effects in own):
         return None
@@ -176,15 +176,15 @@ def _measured(
 
 def _in_words(n: int, measured: _Measured) -> str:
     text = (
-        f"blind to the core, each alone, the {count(n, 'component')} behind it that "
-        f"{'is' if n == 1 else 'are'} needed out of domain and not shown to be needed in domain "
-        f"{'changes' if n == 1 else 'change'} information out of domain by {measured.points}; "
+        f"cutting the paths from the core to {'each of ' * (n > 1)}{count(n, 'component')} needed "
+        "out of domain and not shown to be needed in domain "
+        f"changes information out of domain by {measured.points}; "
     )
     if not measured.controls:
-        return f"{text}nothing stands beside it, as no random heads were tried"
+        return f"{text}there are no random heads to compare with"
     beside = number(100 * float(np.mean(measured.controls)), 1, signed=True)
     return (
-        f"{text}blind to as many random heads of the same layers by {beside} "
+        f"{text}cutting those from as many random heads of the same layers, by {beside} "
         f"({count(len(measured.controls), 'set')}, p = {measured.p:.2g})"
     )
 
@@ -196,18 +196,18 @@ def _confirmed(
     half: Int[np.ndarray, " example"],
     seed: int,
 ) -> Verdict:
-    """The verdict with what components found by one half change on the other half."""
+    """The verdict, checked with the changes on one half of components found on the other."""
     by_half = [(generalising(readers, roles, by), half != i) for i, by in enumerate(ON_HALVES)]
     parts = [(names, members) for names, members in by_half if names]
     measured = _measured(readers, parts, seed)
     holds = measured is not None and measured.supports
     verdict = INCONCLUSIVE if judged.verdict == SUPPORTED and not holds else judged.verdict
     if measured is None:
-        why = "too few examples" if parts else "by neither half is there such a component"
+        why = "too few examples" if parts else "neither half has such a component"
         text = f"{judged.explanation}; not confirmed on held-out halves: {why}"
         return replace(judged, verdict=verdict, explanation=text, halves_found=len(parts))
     total, low, high, controls = measured
-    text = f"{judged.explanation}; those found by one half of the examples, on the other half by "
+    text = f"{judged.explanation}; for those found on one half of the examples, on the other by "
     text += measured.points + (f", p = {measured.p:.2g}" if controls else "")
     return replace(
         judged,

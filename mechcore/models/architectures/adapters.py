@@ -35,7 +35,7 @@ def derived(
     Args:
         family: has the head.
         language_model: the Hugging Face class whose adapter to begin with.
-        name: of the class to bridge.
+        name: name of the class to bridge.
 
     Returns:
         The adapter; None if TransformerLens bridges no such language model.

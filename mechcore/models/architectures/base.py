@@ -97,7 +97,7 @@ class Architecture:
         """The TransformerLens adapter of a Hugging Face class of the family.
 
         Args:
-            name: of the class: a classifier, or a model without a head.
+            name: name of the class: a classifier, or a model without a head.
             kind: ``config.model_type``.
 
         Returns:

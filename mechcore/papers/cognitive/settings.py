@@ -1,4 +1,4 @@
-"""What a study of the cognitive task is made of."""
+"""Settings of a study of the cognitive task."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class ArmTraining:
 
     learning_rates: tuple[float, ...] = setting(
         MISSING,
-        "Learning rates to choose from. All are tried with the first seed, and the rate with the "
-        "best accuracy on the development trials is that of the other seeds.",
+        "Learning rates to choose from. All are tried with the first seed; the other seeds use the "
+        "rate with the best accuracy on development trials.",
         "--{group}-rates",
     )
     steps: int = setting(
-        1500, "Most optimiser steps; the rate falls linearly to zero there.", "--steps", least=1
+        1500, "Maximum optimiser steps; the rate falls linearly to 0.", "--steps", least=1
     )
     epochs: int = setting(
-        100, "Most passes over the trials, where these are fewer steps.", "--epochs", least=1
+        100, "Maximum passes over the trials, if that is fewer steps.", "--epochs", least=1
     )
     batch_size: int = setting(
-        32, "Trials in a step; all of them where there are fewer.", "--batch-size", least=1
+        32, "Trials per step; all trials if there are fewer.", "--batch-size", least=1
     )
     warmup_steps: int = setting(
         100,
-        "Steps over which the rate rises, half of all steps at most.",
+        "Warm-up steps of the rate, at most half of all steps.",
         "--warmup-steps",
         least=0,
     )
@@ -60,7 +60,7 @@ class ArmTraining:
     )
     weight_decay: float = setting(0.01, "Of AdamW.", least=0)
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "Of forward and backward passes of training.", "--precision"
+        "float32", "Precision of training passes.", "--precision"
     )
 
     def settings(self, n: int, seed: int, learning_rate: float) -> TrainSettings:
@@ -71,7 +71,7 @@ class ArmTraining:
         """
         size = min(self.batch_size, n)
         steps = min(self.steps, self.epochs * n // size)
-        # A state to go on from only where there is much to lose: it is three times the weights.
+        # States to resume from only for long trainings: they are three times the weights.
         every = self.evaluate_every * max(1, steps // self.evaluate_every // 4)
         return TrainSettings(
             steps=steps,
@@ -99,21 +99,21 @@ class CognitiveSettings:
 
     base: str | None = setting(
         None,
-        "Pretrained decoder in Hugging Face format, a directory or hub id (gpt2); else the tiny "
-        "one that comes with mechcore.",
+        "Pretrained decoder in Hugging Face format, a directory or hub id (gpt2); by default the "
+        "tiny one that comes with mechcore.",
         "--base",
     )
     arms: tuple[Arm, ...] = setting(
         ARMS,
-        "Models to compare: base, as it is; fine_tuned from it; scratch, its architecture with "
+        "Models to compare: base, unchanged; fine_tuned from it; scratch, its architecture with "
         "new weights.",
         "--arms",
         distinct=True,
     )
     sizes: tuple[int, ...] = setting(
         (100, 400, 1600, 6400),
-        "Numbers of training trials, increasing. A smaller set is the beginning of a larger one "
-        "of the same seed.",
+        "Numbers of training trials, increasing. With one seed, smaller sets are prefixes of "
+        "larger ones.",
         "--sizes",
     )
     seeds: tuple[int, ...] = setting(
@@ -127,35 +127,33 @@ class CognitiveSettings:
     scratch: ArmTraining = setting(ArmTraining((2e-3, 4e-3)), "Training from new weights.")
     threshold: float = setting(
         0.9,
-        "Accuracy whose number of training trials is asked for; chance is 0.5.",
+        "Accuracy threshold for the number of training trials needed; chance is 0.5.",
         "--threshold",
         above=0.5,
         below=1,
     )
-    n_dev: int = setting(
-        400, "Trials that the end of a training is chosen on, a multiple of 8.", "--dev"
-    )
+    n_dev: int = setting(400, "Development trials for early stopping, a multiple of 8.", "--dev")
     n_test: int = setting(
         1600,
         "Test trials, a multiple of 8; rates are chosen on as many development trials. No trials "
         "of two splits share a pair of numbers.",
         "--test",
     )
-    n_analysis: int = setting(800, "Test trials that analyses read.", "--analysis")
-    rendering: Rendering = setting("two_sided", "How trials are worded.", "--rendering")
+    n_analysis: int = setting(800, "Test trials for the analyses.", "--analysis")
+    rendering: Rendering = setting("two_sided", "Wording of the trials.", "--rendering")
     random_order: bool = setting(
         False, "Show colour first in half of the trials.", "--random-order"
     )
     differences: tuple[int, ...] | None = setting(
-        None, "Strengths of evidence to draw from; else all.", "--differences"
+        None, "Strengths of evidence to draw from; by default all.", "--differences"
     )
     n_resamples: int = setting(1000, "Resamples of bootstrap intervals.", least=1)
     sweep_precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "Of the ablation of heads.", "--sweep-precision"
+        "float32", "Precision of the ablation of heads.", "--sweep-precision"
     )
     decoded_layers: tuple[int, ...] | None = setting(
         None,
-        "Layers whose states are decoded, from 0; else all. The verdicts read the last.",
+        "Layers whose states are decoded, from 0; by default all. The verdicts use the last.",
         "--decoded-layers",
         least=0,
         distinct=True,
@@ -171,7 +169,7 @@ class CognitiveSettings:
         below=1,
     )
     projection: Literal["auto", "umap", "pca"] = setting(
-        "auto", "Of states; auto is UMAP where it is installed.", "--projection"
+        "auto", "Projection of states; auto: UMAP if installed.", "--projection"
     )
 
     def __post_init__(self) -> None:

@@ -55,12 +55,13 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     """Judge every claim by the tables of a study.
 
     "supported": the rule of the claim, as in docs/concepts/cognitive-task.md, is met. "not
-    supported": the evidence contradicts it. "inconclusive": anything else, be it that a table or an
-    arm is missing or that the data do not suffice; ``figure`` says which.
+    supported": the evidence contradicts it. "inconclusive": anything else, such as a missing table
+    or arm, or insufficient data; ``figure`` says which.
 
     Args:
-        tables: of a study, by name, see `mechcore.papers.cognitive.study`; accuracies are shares.
-        threshold_gap: largest difference of accuracy (a share) at which arms count as matched.
+        tables: tables of a study, by name, see `mechcore.papers.cognitive.study`; accuracies are
+            shares.
+        threshold_gap: largest difference in accuracy (a share) at which arms count as matched.
 
     Returns:
         One row per claim: ``claim`` (1 to 7), ``title``, ``verdict`` and ``figure`` (sentences
@@ -264,13 +265,13 @@ def _points(difference: Interval) -> str:
 def _scratch_too(evidence: Evidence, base: float) -> str:
     seeds = evidence.trained_seeds(SCRATCH).kept
     shares = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
-    told = {
+    comparison = {
         True: ", also more: it is not specific to fine-tuning",
         False: ", not more than base or expected",
-        None: "; whether that is more cannot be told",
+        None: "; whether that is more is open",
     }[_more_mixed(shares, base)[0]]
     share = f"{percent(mean(share for share, _ in shares))} ({count(len(shares), 'seed')})"
-    return f"From scratch it is {share}{told}."
+    return f"From scratch it is {share}{comparison}."
 
 
 def separation(evidence: Evidence) -> Finding:

@@ -51,7 +51,7 @@ class Places:
     """Columns that the tokens of several prompts share.
 
     Attributes:
-        names: of the columns: the text of tokens that all prompts begin or end with, and
+        names: names of the columns: the text of tokens that all prompts begin or end with, and
             ``"subject -1"`` for the last token of what differs, ``"subject -2"`` for that before.
         columns: the column of every token of each prompt.
     """

@@ -61,7 +61,7 @@ def extractive_scores(
         delta: W1 - W0, what fine-tuning changed.
         counterfactuals: how many prompts of ``data`` with another answer to draw for each, or all
             if there are fewer; or which, as rows of ``data``. With 0 upstream scores are missing.
-        seed: of that draw.
+        seed: seed of that draw.
         compat: ``"paper"`` for the informative scores of MLPs as the published code has them:
             those of W_out twice, and of no other matrix. They do not sum to the gradient then.
         check: whether to compute ``gradient``, and make sure that informative scores sum to it.

@@ -1,4 +1,4 @@
-"""What a study of extractive structures is made of."""
+"""Settings of a study of extractive structures."""
 
 from __future__ import annotations
 
@@ -37,15 +37,13 @@ class TuneSettings:
     learning_rate: float = setting(
         3e-6, "Learning rate of Adam, constant.", "--{group}-rate", above=0, below=1
     )
-    epochs: int = setting(
-        8, "Passes over the facts, in each training.", "--{group}-epochs", least=1
-    )
+    epochs: int = setting(8, "Passes over the facts in each training.", "--{group}-epochs", least=1)
     batch_size: int = setting(
-        8, "Facts in a step; the last of an epoch may have fewer.", "--batch-size", least=1
+        8, "Facts per step; the last of an epoch may have fewer.", "--batch-size", least=1
     )
     seed: int = setting(
         0,
-        "Seed of their order and of the draw of replayed ones; in a study that of the study.",
+        "Seed of the order of facts and of the replay; by default the study's.",
         least=0,
     )
     replay: int = setting(
@@ -59,7 +57,7 @@ class TuneSettings:
         check(self, "fine-tuning")
 
 
-# For the tiny bases; chosen on those of seeds from 100, so that no other seed had a say in it.
+# For the tiny bases; chosen on seeds from 100, so that no other seed affects the choice.
 _RATES, _EPOCHS = (5e-4, 1e-3), 8
 _GRAFTING = TuneSettings(learning_rate=5e-4, epochs=16)
 _ORDERING = replace(_GRAFTING, replay=8)
@@ -77,9 +75,9 @@ class ExtractiveSettings:
 
     base: str | None = setting(
         None,
-        "Pretrained decoder in Hugging Face format, a directory or hub id (gpt2), which is asked "
-        "about the paper's cities; else the tiny world, with a base for every seed that is "
-        "pretrained in the study.",
+        "Pretrained decoder in Hugging Face format, a directory or hub id (gpt2), with questions "
+        "about the paper's cities; by default the tiny world, with a base pretrained for every "
+        "seed in the study.",
         "--base",
     )
     seeds: tuple[int, ...] = setting(
@@ -92,39 +90,37 @@ class ExtractiveSettings:
     experiments: tuple[Experiment, ...] = setting(
         EXPERIMENTS,
         "Some of ocr (E1), scores (E2), freezing (E3), ordering (E4), grafting (E5) and "
-        "localization (E6). Scores and freezing are of the setting that OCR chooses.",
+        "localization (E6). Scores and freezing use the setting that OCR chooses.",
         "--experiments",
         distinct=True,
     )
     learning_rates: tuple[float, ...] = setting(
         _RATES,
-        "Learning rates of OCR, every one with every number of epochs; the best by the facts "
-        "alone is chosen for each seed and task.",
+        "Learning rates of OCR, each with every number of epochs; the best on the facts "
+        "is chosen for each seed and task.",
         "--learning-rates",
         above=0,
         below=1,
         distinct=True,
     )
     epochs: tuple[int, ...] = setting(
-        (_EPOCHS,), "Passes over the facts that OCR tries.", "--epochs", least=1, distinct=True
+        (_EPOCHS,), "Numbers of epochs that OCR tries.", "--epochs", least=1, distinct=True
     )
-    batch_size: int = setting(8, "Facts in a step of OCR.", "--batch-size", least=1)
+    batch_size: int = setting(8, "Facts per step of OCR.", "--batch-size", least=1)
     ordering: TuneSettings = setting(
-        _ORDERING, "Every phase of E4; with replay it is done twice, without and with it."
+        _ORDERING, "Training in E4; with replay, E4 is run twice, without and with it."
     )
-    grafting: TuneSettings = setting(_GRAFTING, "E5 and E6, without replay.")
-    base_steps: int = setting(
-        BASE_STEPS, "Optimiser steps that a tiny base is pretrained for.", least=1
-    )
+    grafting: TuneSettings = setting(_GRAFTING, "Training in E5 and E6, without replay.")
+    base_steps: int = setting(BASE_STEPS, "Optimiser steps to pretrain a tiny base.", least=1)
     counterfactuals: int = setting(
-        10, "Prompts that upstream scores are averaged over.", "--counterfactuals", least=1
+        10, "Prompts to average upstream scores over.", "--counterfactuals", least=1
     )
     compat: Literal["paper"] | None = setting(
-        None, "paper: the informative score as the published code has it.", "--compat"
+        None, "paper: the informative score as in the published code.", "--compat"
     )
     cuts: tuple[int, ...] | None = setting(
         None,
-        "First layers of the late group that freezing tries; else all.",
+        "First layers of the late group for freezing; by default all.",
         "--cuts",
         least=1,
         distinct=True,
@@ -132,8 +128,8 @@ class ExtractiveSettings:
     n_resamples: int = setting(1000, "Resamples of bootstrap intervals.", least=1)
     precision: Precision = setting(
         "float32",
-        "Of weights and activations. In bfloat16 small steps of training are lost in rounding: a "
-        "delta of a low learning rate can be 0.",
+        "Precision of weights and activations. In bfloat16 small training steps are lost in "
+        "rounding: with a low learning rate the weight change can be 0.",
         "--precision",
     )
     backend: Backend = setting(
@@ -146,7 +142,7 @@ class ExtractiveSettings:
             _refuse(
                 "experiments",
                 list(self.experiments),
-                "ocr beside scores and freezing, as it chooses how they are trained",
+                "ocr with scores and freezing, since it chooses how they are trained",
             )
         if self.grafting.replay:
             _refuse("grafting.replay", self.grafting.replay, "0: there is nothing to replay")
@@ -198,5 +194,5 @@ def default_settings(base: str | None = None) -> ExtractiveSettings:
     )
 
 
-def _refuse(name: str, found: Any, expected: str) -> None:
-    raise InputError(f"extractive study: {name} is {found!r}; expected {expected}")
+def _refuse(name: str, value: Any, expected: str) -> None:
+    raise InputError(f"extractive study: {name} is {value!r}; expected {expected}")

@@ -1,4 +1,4 @@
-"""A whole study of extractive structures: which jobs it has, and what becomes of their results."""
+"""A whole study of extractive structures: its jobs and its results."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def _check_cuts(settings: ExtractiveSettings, n_layers: int) -> None:
         )
     if n_layers < 2 and "freezing" in settings.experiments:
         raise InputError(
-            "extractive study: the base has a single layer, and freezing needs early and late "
-            "ones; leave it out of experiments"
+            "extractive study: the base has a single layer, but freezing needs early and late "
+            "ones; leave freezing out of experiments"
         )
 
 

@@ -198,11 +198,11 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Judge every claim by the tables of a study.
 
     "supported": the rule of the claim, as in docs/concepts/extractive-structures.md, is met. "not
-    supported": the evidence contradicts it. "inconclusive": anything else, be it that a table is
-    missing or that the data do not suffice; ``figure`` says which.
+    supported": the evidence contradicts it. "inconclusive": anything else, such as a missing table
+    or insufficient data; ``figure`` says which.
 
     Args:
-        tables: of a study, by name, see `mechcore.papers.extractive.study`.
+        tables: tables of a study, by name, see `mechcore.papers.extractive.study`.
 
     Returns:
         One row per claim: ``claim`` (1 to 11), ``title``, ``verdict`` and ``figure`` (sentences
@@ -330,12 +330,12 @@ def _missed(which: str, ranks: Mapping[str, float]) -> str | None:
 
 
 def _all_ranks(what: str, ranks: Mapping[str, pd.Series[float]], rows: pd.DataFrame) -> str:
-    told = ", ".join(
+    means = ", ".join(
         f"{name} {number(float(by_seed.mean()))} ({per_seed(by_seed)})"
         for name, by_seed in ranks.items()
     )
     chance = number(float(rows["chance"].iloc[0]), 1)
-    return f"Mean rank of {what} (0 is best, {chance} is chance; in each seed): {told}."
+    return f"Mean rank of {what} (0 is best, {chance} is chance; in each seed): {means}."
 
 
 CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (

@@ -74,8 +74,8 @@ def test_changes_are_those_of_the_half_that_did_not_find_them(
     # other half (2 * 4 + 0.8 + 0.1 + 0.8 + 0 + 2 * 5 + 0 + 0.41) / 11.
     assert confirmation(by_hand) == (
         "Split-half check: 7 components with an information role on at least one half of the "
-        "examples, 3 confirmed on the other, where effects average 1.8 points of information in "
-        "place of 3.2."
+        "examples, 3 confirmed on the other, where effects average 1.8 points of information "
+        "instead of 3.2."
     )
     assert "no component has an information role" in confirmation(by_hand.loc[["idle"]])
     assert confirmation(by_hand[["component", "role"]]) == ""  # of a run without the columns

@@ -93,8 +93,7 @@ def test_every_rule() -> None:
     assert (found["sure"] == (found["open"] == "")).all()
     row = found.set_index("component").loc["L0.H3"]
     assert row["open"] == (
-        "information out of domain: a change of -2.0 points (-5.9 to 1.9) is neither shown nor "
-        "ruled out"
+        "information out of domain: a change of -2.0 points (-5.9 to 1.9) is inconclusive"
     )
     found = ranked(all_cases())
     assert found["component"].tolist()[:5] == ["L0.H5", "L0.H6", "L0.H4", "L0.H0", "L0.H1"]
@@ -184,9 +183,9 @@ def test_figures_that_are_missing_or_do_not_belong_together() -> None:
     assert found.loc["L0.H0", "open"] == "information out of domain: one label only"
     assert "changes by an unknown amount out of domain" in explain_role(found.reset_index().iloc[1])
     first, second = table({"L0.H0": (0.0, SMALL)}), table({"L0.H1": (0.0, SMALL)})
-    with pytest.raises(InputError, match=r"L0\.H0 is in one of the tables only"):
+    with pytest.raises(InputError, match=r"L0\.H0 is in only one of the tables"):
         component_roles(first, second)
-    with pytest.raises(InputError, match=r"L0\.H0 comes twice"):
+    with pytest.raises(InputError, match=r"L0\.H0 occurs twice"):
         component_roles(pd.concat([first, first]), first)
 
 
@@ -239,7 +238,7 @@ def test_out_of_domain_counts_what_is_so_with_both_means() -> None:
     rows = found.set_index("component", drop=False)
     for part in (
         "information out of domain: a change of -5.0 points (-5.4 to -4.6; p = 1 among all comp",
-        "with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is neither shown nor ruled out",
+        "with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is inconclusive",
         "the mean decides: needed out of domain only with the training mean alone, no detectable",
     ):
         assert part in rows.loc["L0.H3", "open"]
@@ -315,7 +314,7 @@ def test_the_verdict_counts_names_and_measures() -> None:
         "points of information without it); 4 carry the generalisation (L0.H5 \u22125.0 "
         "[\u22125.4, \u22124.6] points of information without it, L0.H6 \u22125.0 [\u22125.4, "
         "\u22124.6], L0.H4 \u22125.0 [\u22125.4, \u22124.6], and 1 more); 2 are needed in "
-        "domain only (L1.H3 and L0.H2); 3 can go, one at a time (costs up to 0.6 points of "
+        "domain only (L1.H3 and L0.H2); any one of 3 can be removed (costs up to 0.6 points of "
         "information in domain or out of domain, intervals to 0.7, and by a moved threshold up to "
         "0.0, to 0.4)."
     )
@@ -333,5 +332,5 @@ def test_the_verdict_counts_names_and_measures() -> None:
         f"Of 2 components ablated alone, {inside}without it); out of domain, {why}."
     )
     assert verdict(component_roles(nothing, nothing)) == (
-        f"Of 2 components ablated alone no role is known: in domain, {why}; out of domain, {why}."
+        f"No role of 2 components is known: in domain, {why}; out of domain, {why}."
     )

@@ -190,7 +190,7 @@ def test_ready_sets_of_paths_and_what_is_refused(cases: Cases) -> None:
         sets.paths("L1.MLP", ["L0.H1", "L1.H2"], model)
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
-    with pytest.raises(InputError, match=r"path L1.H1>L0.H2: the receiver runs before"):
+    with pytest.raises(InputError, match=r"path L1.H1>L0.H2: the receiver does not run after"):
         ablate(model, ["L1.H1>L0.H2"], data, means)
     with pytest.raises(InputError, match="is given more than once"):
         ablate(model, ["L0.H1>L1.H2", PathSet.between("L0.H1", "1.2")], data, means)

@@ -109,11 +109,11 @@ def test_shapley_values_are_means_over_all_orders(found: Ablations) -> None:
 @pytest.mark.parametrize("function", [dividends, shapley])
 def test_every_subset_is_needed(function: Any) -> None:
     found = game({name: d for name, d in D.items() if name != f"{A}+{C}"})
-    message = rf"subsets: L0\.H0\+L1\.MLP was not ablated; sweep over all subsets of {A}, {B}, {C}"
+    message = rf"subsets: L0\.H0\+L1\.MLP was not ablated; ablate all subsets of {A}, {B}, {C}"
     with pytest.raises(InputError, match=message):
         function(found)
     assert len(function(found, [A, B], n_resamples=1)) > 0
     with pytest.raises(InputError, match=r"L2\.H0 was not ablated"):
         function(found, [A, "2.0"])
-    with pytest.raises(InputError, match="of 0 different components"):
+    with pytest.raises(InputError, match="of 0 distinct components"):
         function(found, [])

@@ -108,7 +108,9 @@ def test_what_a_bound_that_broke_decided_is_open_again(
     assert [asked[i : i + len(then)] for i in range(1, len(asked))].count(then) == 1
     assert found.n_broken == 2
     assert found.layers == 2.0 * sum(len(sets) * rows for sets, rows in asked)
-    assert "over its bound: 1 nats, as given, and more for the 2 of 3 sets" in found.describe()
+    assert (
+        "above the set's bound: 1 nats, as given, and more for the 2 of 3 sets" in found.describe()
+    )
 
 
 def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +119,7 @@ def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.Mo
     made_up(monkeypatch, dict.fromkeys(map(str, many), noise))
     found = race(None, many, Rows.of(40), least=0.1)
     assert (found.goal.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
-    assert "5 nats, what 0.1 on average is in 2% of the examples" in found.describe()
+    assert "5 nats, a mean of 0.1 concentrated in 2% of examples" in found.describe()
     found = race(None, many, Rows.of(40), largest=3)
     assert (found.goal.bound, found.bound_source) == (2.0, "the span of the full model's margins")
     found = race(None, many, Rows.of(40), least=0.1, metric="accuracy")
@@ -297,7 +299,7 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
             {"least": 0.1, "bound": 2.0, "metric": "accuracy"},
             "but that of accuracy is known; leave",
         ),
-        ({"least": 0.1, "sets": []}, "no set; expected at least one"),
+        ({"least": 0.1, "sets": []}, "no sets; expected at least one"),
         ({"least": 0.1, "sets": ["L0.H1"]}, "L0.H1 has no interaction; expected two components"),
         ({"least": 0.1, "sets": ["L0.H1>L1.H2"]}, "is a set of paths; expected sets of components"),
     ],
@@ -309,7 +311,7 @@ def test_what_cannot_be_raced_is_refused(model: Any, changes: dict[str, Any], me
 
 
 def test_a_search_says_what_a_guarantee_needs(model: Any) -> None:
-    with pytest.raises(InputError, match="but there is no guarantee; expected a probability"):
+    with pytest.raises(InputError, match="but there is no guarantee; add a probability"):
         find_superadditive(model, examples(40), None, fill="zero", least=0.1)
     with pytest.raises(InputError, match="least is None and largest None"):
         find_superadditive(model, examples(40), None, fill="zero", guarantee=0.05)

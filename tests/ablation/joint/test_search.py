@@ -310,7 +310,7 @@ def test_subsets_that_are_too_small_are_named() -> None:
         rows = [row for name, n in wanted.items() for row in np.flatnonzero(names == name)[:n]]
         return [len(half) for half in halves_of(data.part(rows), ALL, 0)]
 
-    message = r"4 examples are too few \(2 of 'w', 1 of 'u', 1 of 'v'\): .*; expected 4 or more of"
+    message = r"4 examples are too few \(2 of 'w', 1 of 'u', 1 of 'v'\): .*; expected 4 of one"
     with pytest.raises(InputError, match=message):
         parts(u=1, v=1, w=2)
     assert parts(u=2, v=2) == parts(u=4) == [2, 2]

@@ -174,9 +174,7 @@ def test_a_verdict_is_confirmed_on_the_half_that_did_not_choose() -> None:
     assert verdict.blind_change_confirmed == pytest.approx(-0.1, abs=0.01)
     assert verdict.blind_change_confirmed_low < -0.1 < verdict.blind_change_confirmed_high < 0
     assert verdict.p_confirmed == 1 / 40
-    assert (
-        "found by one half of the examples, on the other half by \u221210." in verdict.explanation
-    )
+    assert "found on one half of the examples, on the other by \u221210." in verdict.explanation
     verdict = judged(on_first, OUT, BOTH)
     assert (verdict.verdict, verdict.halves_found) == (INCONCLUSIVE, 1)
     assert verdict.blind_change == pytest.approx(-0.1, abs=0.01)
@@ -191,9 +189,9 @@ def test_the_figures_of_a_verdict() -> None:
     made = readers([0.1, 0.2], [[0.0, 0.0]] * 39)
     found = core_dependence_verdict(made, roles(a=OUT, b=OUT_ONLY))
     why = found.explanation
-    assert "the 2 components behind it that are needed out of domain and not shown to be" in why
-    assert "change information out of domain by \u221215." in why
-    assert "heads of the same layers by 0.0 (39 sets, p = 0.025)" in why
+    assert "each of 2 components needed out of domain and not shown to be" in why
+    assert "changes information out of domain by \u221215." in why
+    assert "heads of the same layers, by 0.0 (39 sets, p = 0.025)" in why
     [row] = found.table().to_dict("records")
     CORE_VERDICT.check(found.table())
     assert (row["n_receivers"], row["n_controls"], row["p_control"]) == (2, 39, 1 / 40)
@@ -244,7 +242,9 @@ def test_random_senders_match_the_core(core: set[tuple[int, int]], seed: int) ->
 
 
 def test_cores_without_controls() -> None:
-    with pytest.raises(InputError, match="layer 0 has 1 head outside the core, which has 3"):
+    with pytest.raises(
+        InputError, match="layer 0 has 1 head outside the core; expected at least the 3"
+    ):
         random_senders([Component(0, h) for h in range(3)], ModelShape(2, 4), 1)
     with pytest.raises(InputError, match=r"found L0.MLP; expected heads"):
         random_senders([Component(0)], ModelShape(2, 4), 1)
@@ -312,11 +312,11 @@ def test_controls_that_are_the_same_to_a_receiver_count_once(small: Small) -> No
 def test_known_ablations_have_to_be_of_these_examples_by_the_same_fill(small: Small) -> None:
     sets = ["L0.H0", "L1.H1", "L1.MLP"]
     other = ablate(small.model, ["L1.H1"], small.data, small.means, split="ood").part(np.arange(4))
-    message = r"among the known ablations \(4\) are not those on these examples \(7\)"
+    message = r"in the known ablations \(4\) differ from those on these examples \(7\)"
     with pytest.raises(InputError, match=message):
         small.readers(["L0.H1"], known=other)
     known = ablate(small.model, sets, small.data, split="ood", fill="zero")
-    with pytest.raises(InputError, match="expected ablations by the same fill, means and seed"):
+    with pytest.raises(InputError, match="expected ablations with the same fill, means and seed"):
         small.readers(["L0.H1"], known=known)
     found = small.readers(["L0.H1"], known=known, fill="zero")
     anew = small.readers(["L0.H1"], fill="zero")
@@ -340,5 +340,5 @@ def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(small: Sm
     pd.testing.assert_frame_equal(found[rows], whole[rows], atol=1e-6)
     assert set(found[~rows]["n_controls"]) == {0}
     model, core, data, means = given
-    with pytest.raises(InputError, match=r"\(7\) are not those on these examples \(4\)"):
+    with pytest.raises(InputError, match=r"\(7\) differ from those on these examples \(4\)"):
         beside_random(alone, model, core, data.part(range(4)), means, n_controls=1)

@@ -192,18 +192,18 @@ def test_models_that_lose_nothing_have_no_centre(small: RunFolder) -> None:
 def test_models_that_are_not_matched_and_checks_that_fail_are_named(
     small: RunFolder, page: Page
 ) -> None:
-    assert "of matched accuracy in 2 of 3 seeds." in page.text
+    assert "have matched accuracy in 2 of 3 seeds." in page.text
     assert "In seed 2 the accuracies differ too much" in page.text
     assert "The built-in check holds in every model" in page.text
     text = told(put_in(small, {"models": ["matched"]}, True))
-    assert "of matched accuracy in 3 of 3 seeds." in text
+    assert "have matched accuracy in 3 of 3 seeds." in text
     assert "differ too much" not in text
     check = table_of(small, "check")
     check = check.assign(holds=check["arm"] != "base")
     unmatched = put_in(small, {"models": ["matched"]}, False)
     text = told(with_tables(unmatched, cognitive_check=check))
     assert "In seeds 0, 1 and 2 the accuracies differ too much" in text
-    assert "decoded before it is read than chance allows, in pretrained, seed 0." in text
+    assert "decoded above chance before they are read in pretrained, seed 0." in text
 
 
 def test_captions_say_n_and_seeds(html: str) -> None:
@@ -226,7 +226,7 @@ NEEDED = {
     "cognitive_attention": "the measure of attention to number tokens",
     "cognitive_attention_change": "the correlation of attention with changes",
     "cognitive_decoding": "the decoding of variables from the states",
-    "cognitive_check": "the check that what is not read yet is at chance",
+    "cognitive_check": "the check that unread variables are at chance",
     "cognitive_svm": "the support vector machines on outputs of heads",
     "cognitive_selectivity": "the regression of single units on the variables",
     "cognitive_projection": "the projection to two dimensions",
@@ -243,7 +243,7 @@ def test_a_missing_table_leaves_out_its_part_alone(runs: Worlds) -> None:
 def test_a_run_with_nothing_but_its_configuration(tmp_path: Any) -> None:
     (tmp_path / "config.json").write_text('{"kind": "cognitive"}')
     page = page_of(tmp_path)
-    assert "There is nothing to sum up" in page.text
+    assert "There are no results" in page.text
     assert page.text.count("Not run:") == 11  # a projection has two parts
     assert "Cognitive task: a model" in page.text
 
@@ -253,7 +253,7 @@ def test_one_arm_alone_with_one_seed_is_shown(runs: Worlds) -> None:
     for arm, shown in (("base", []), ("fine_tuned", ["fine-tuned"]), ("scratch", ["from scratch"])):
         text = told(runs[arm])
         assert len(not_run(text)) == (arm == "base")  # without a training nothing to count
-        assert "There is one trained arm at most, so nothing is matched" in text
+        assert "There is at most one trained arm, so nothing is matched" in text
         assert re.findall(r"Compared model, (fine-tuned|from scratch)", text) == shown
 
 

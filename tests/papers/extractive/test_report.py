@@ -143,7 +143,7 @@ def test_the_sum_check_says_how_far_sum_and_gradient_are_apart(page: Page, runs:
     assert "published code" not in page.text
     run = runs["alone"]
     config = run.config | {"settings": run.config["settings"] | {"compat": "paper"}}
-    assert "These are scores as the published code has them" in told(replace(run, config=config))
+    assert "These are scores as in the published code" in told(replace(run, config=config))
 
 
 def test_a_drawn_page_in_a_browser(runs: Worlds) -> None:

@@ -18,7 +18,7 @@ from mechcore.study.step import plain
     [
         ({"experiments": ()}, r"experiments is \[\]; expected some of ocr, scores"),
         ({"experiments": ("ocr", "ocr")}, "each once"),
-        ({"experiments": ("scores",)}, "expected ocr beside scores and freezing"),
+        ({"experiments": ("scores",)}, "expected ocr with scores and freezing"),
         ({"seeds": (1, 1)}, "seeds is .*; expected different values, at least one, each a whole"),
         ({"learning_rates": (0.1, 2.0)}, r"learning_rates is \[0.1, 2.0\]"),
         ({"grafting": TuneSettings(replay=3)}, "grafting.replay is 3; expected 0"),

@@ -253,7 +253,7 @@ def test_an_edit_of_an_experiment_does_no_other_again(
 
 def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="not empty and is not that of a study"):
+    with pytest.raises(InputError, match="not empty and has no study"):
         run(small, tmp_path)
     out, tokenizer = tmp_path / "out", AutoTokenizer.from_pretrained(small.base)
     with pytest.raises(InputError, match="workers is 0"):
@@ -266,7 +266,7 @@ def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path
         ({"cuts": (2,)}, r"cuts is \[2\]; the base has 2 layers: expected 1 to 1"),
         # before a tiny base is pretrained
         ({"base": None, "cuts": (4,)}, r"cuts is \[4\]; the base has 4 layers: expected 1 to 3"),
-        ({"base": str(single), "cuts": None}, "has a single layer, and freezing needs"),
+        ({"base": str(single), "cuts": None}, "has a single layer, but freezing needs"),
         ({"seeds": (11,)}, "does not know a word of"),  # other people
     ):
         with pytest.raises(InputError, match=message):

@@ -89,7 +89,7 @@ def decode(
         shuffles: fits to shuffled labels, 1 or more; no p is below 1 / (1 + shuffles).
         groups: examples of one group stay in one fold together. Give equal or nearly equal
             examples one group: a classifier that has seen one of them knows the other.
-        seed: of folds, shuffles and bootstrap.
+        seed: seed of folds, shuffles and bootstrap.
 
     Raises:
         InputError: states and labels do not fit together, states are not finite, or classes or

@@ -56,7 +56,7 @@ def project(
         states: activations, in any unit.
         method: ``"umap"``, ``"pca"``, or ``"auto"``: UMAP where umap-learn is installed, PCA
             otherwise. The result says which.
-        seed: of UMAP; PCA draws nothing.
+        seed: seed of UMAP; PCA draws nothing.
 
     Raises:
         InputError: the states or the method cannot be used, there are too few examples or units or

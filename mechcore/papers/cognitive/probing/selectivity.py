@@ -136,7 +136,7 @@ def selectivity(
         interactions: pairs of variables whose product is a further term.
         permutations: drawn for every test.
         alpha: level of a single test.
-        seed: of the permutations.
+        seed: seed of the permutations.
 
     Raises:
         InputError: a value is not a finite number; a variable has a single value; terms are

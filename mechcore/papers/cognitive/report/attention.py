@@ -50,8 +50,8 @@ def number_attention(
         yield Drawing(
             attention_and_change(attention, rows_of(ablation, fill=fill)),
             "attention-change",
-            "A dot per head and seed: attention to number tokens, as a multiple of what a uniform "
-            f"head would give, and the change of accuracy without the head ({fill} ablation). "
+            "A dot per head and seed: attention to number tokens, relative to uniform attention, "
+            f"and the change in accuracy without the head ({fill} ablation). "
             f"{counts}",
             "Scatter plots, one per arm, of attention to numbers against the change without each "
             "head, coloured by layer; correlations are in the table below.",
@@ -61,7 +61,7 @@ def number_attention(
     else:
         caption = "Correlation over heads of attention to numbers with the change, and attention "
         caption += "to numbers (times uniform): mean of the first layer, of all others, and of all "
-        caption += "heads weighted by what they cost"
+        caption += "heads weighted by the cost of their ablation"
         columns = ["arm", "seed", "fill", "n_heads", "rho", "p"]
         columns += ["first_layer_ratio", "other_ratio", "top_ratio"]
         yield table_of(by_arm(change), of_models(ATTENTION_CHANGE), caption, columns)

@@ -61,23 +61,23 @@ def state_decoding(
     _: RunFolder, decoding: pd.DataFrame, check: pd.DataFrame | None
 ) -> Iterator[Block]:
     """What can be decoded from the states, layer by layer and token by token."""
-    kinds = "Balanced: only trials in which that side is to be ignored; "
+    kinds = "Balanced: only trials in which that side must be ignored; "
     kinds += basis(main_rows(decoding))
     yield Drawing(
         decoding_over_prompt(decoding),
         "decoding-prompt",
         "Cross-validated accuracy of logistic regression on the states of the last layer, "
         "token by token as the prompt is read; thick lines are means over seeds. In the grey "
-        f"area nothing of the variable was read yet, so it must be at chance. {kinds}",
+        f"area the variable has not been read yet, so accuracy must be at chance. {kinds}",
         "Line charts, one per variable, of decoding accuracy by position in the prompt for "
         "each arm; the numbers at the last position are in the table below.",
     )
     yield Drawing(
         decoding_maps(decoding),
         "decoding-layers",
-        "The same for all layers, mean over seeds. Colours go from chance to 100 %. A red dot: "
-        "not above the floor and the shuffled labels. Left of the dashed line nothing of the "
-        f"variable was read yet. {kinds}",
+        "The same for all layers, mean over seeds. Colours range from chance to 100 %. Red dots: "
+        "not above the floor and the shuffled labels. Left of the dashed line the "
+        f"variable has not been read yet. {kinds}",
         "Heatmaps, layer by position, of decoding accuracy by arm and variable.",
     )
     layer, place = decoding["layer"].max(), positions_of(decoding)[-1]
@@ -88,7 +88,7 @@ def state_decoding(
         ["variable", "subset", "arm"],
         ["accuracy", *_LIMITS],
         f"Decoding from the last layer ({number(layer, 0)}) at the last position "
-        f"({position_name(place)}); the floor is what the best of the other variables gives away",
+        f"({position_name(place)}); the floor is the accuracy from the best other variable",
     )
     yield from _check(check)
 
@@ -96,20 +96,20 @@ def state_decoding(
 def _check(check: pd.DataFrame | None) -> Iterator[Block]:
     """Whether what has not been read is at chance."""
     if check is None:
-        yield missing("the check that what is not read yet is at chance")
+        yield missing("the check that unread variables are at chance")
         return
     broken = check[~check["holds"]]
     if len(broken) == 0:
         yield Paragraph(
-            "The built-in check holds in every model: attention is causal, so what has not been "
-            "read must be at chance, and it is."
+            "The built-in check holds in every model: attention is causal, so variables that have "
+            "not been read must be at chance, and they are."
         )
     else:
         models = listed([model_name(*model) for model in models_of(broken)])
-        text = "The built-in check fails: more is decoded before it is read than chance allows, in "
-        yield Paragraph(f"{text}{models}. Distrust the decoding there.", note=True)
-    caption = "The built-in check: variables, positions and layers where nothing is read yet, how "
-    caption += "many are above chance and would be by chance, and p of the most accurate of them"
+        text = "The built-in check fails: variables are decoded above chance before they are read "
+        yield Paragraph(f"{text}in {models}. Do not trust decoding there.", note=True)
+    caption = "The built-in check: variables, positions and layers before anything is read; how "
+    caption += "many are above chance, how many would be by chance, and p of the most accurate one"
     shown = ["arm", "seed", "n_rows", "n_above", "expected", "p", "holds"]
     yield table_of(check, of_models(CHECK), caption, shown, folded=len(broken) == 0)
 
@@ -214,7 +214,7 @@ def decoding_over_prompt(decoding: pd.DataFrame) -> Figure:
     axes[0].set_ylim(min(40.0, float(np.nanmin(rows["accuracy"])) - 3), 103)
     axes[0].set_ylabel("accuracy (%)")
     chance = Line2D([], [], color=BLACK, lw=0.9, ls=_DOTS, label="chance")
-    floor = Line2D([], [], color=BLACK, lw=2.2, label="floor: from another variable alone")
+    floor = Line2D([], [], color=BLACK, lw=2.2, label="floor: from another variable")
     area = Patch(facecolor=LIGHT_GREY, label="not read yet")
     legend_below(figure, [*handles.values(), floor, chance, area], columns=3)
     return figure

@@ -75,15 +75,15 @@ def _changes(ablation: pd.DataFrame) -> Iterator[Block]:
     yield Drawing(
         head_changes(ablation),
         "head-changes",
-        "Change of accuracy without each head alone, in points, mean over seeds. Red: the model is "
-        f"worse without the head; {basis(ablation)}",
-        "Heatmaps, layer by head, of the change of accuracy without each head, by arm and "
-        "way of ablating; the largest are in the table below.",
+        "Change in accuracy without each single head, in points, mean over seeds. Red: the model "
+        f"is worse without the head; {basis(ablation)}",
+        "Heatmaps, layer by head, of the change in accuracy without each head, by arm and "
+        "fill; the largest are in the table below.",
     )
     if len(seeds_in(ablation)) > 1:
         yield Paragraph(
-            "Heads of a layer have no order: from scratch, the same head of two seeds need not be "
-            "alike, so means over seeds tell more of layers than of heads."
+            "Heads of a layer have no order: in models from scratch, the same head of two seeds "
+            "may differ, so means over seeds are more informative for layers than for heads."
         )
     yield from seed_tables(
         ordered(by_model(ablation), fill=fills_of(ablation)),
@@ -102,8 +102,8 @@ def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
         "ablation-centres",
         "Centre of mass of the changes over layers, counted from 0, with its interval over trials. "
         "Noise gives many heads a small negative change and pulls centres to the middle layer, so "
-        "the panel on the right is of those heads alone whose change is surely below 0; it is "
-        f"empty where there is none; {basis(mass)}",
+        "the panel on the right uses only heads whose interval is below 0, if there are "
+        f"any; {basis(mass)}",
         "Dot plot of the centre of mass of the changes, a row per model; the numbers are in the "
         "tables below.",
     )
@@ -112,8 +112,8 @@ def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
         of_models(MASS),
         ["arm", "fill", "subset"],
         ["centre", SURE, "first_layer_share", "total_change"],
-        "Centre of mass of the changes (layers from 0), and of those heads alone whose change is "
-        "surely below 0",
+        "Centre of mass of the changes (layers from 0), and of only those heads whose interval is "
+        "below 0",
     )
 
 
@@ -147,7 +147,7 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
             for rows in [rows_of(part, arm=arm, fill=fill)]
         ]
         draw_dots(ax, series, labels if ax is axes[0] else None)
-        sure = "\nonly heads surely below 0" if column == SURE else ""
+        sure = "\nonly intervals below 0" if column == SURE else ""
         ax.set_title(f"{shorten(subset, 24)} trials{sure}")
         ax.set_xlabel("layer")
         ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
@@ -176,8 +176,8 @@ def decoding_from_heads(_: RunFolder, svm: pd.DataFrame) -> Iterator[Block]:
         of_models(SVM),
         ["target", "arm"],
         ["accuracy", "chance", "floor", "shuffled_high"],
-        "The best head of each seed (the best of many is above chance by chance alone); the floor "
-        "is what the answer or the congruence alone gives away",
+        "The best head of each seed (the best of many can exceed chance by selection); the floor "
+        "is the accuracy from the answer or the congruence alone",
     )
 
 

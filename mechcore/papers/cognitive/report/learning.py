@@ -45,7 +45,7 @@ def learning(
         yield from _curves(run, curve)
     if training is not None:
         caption = f"All {count(len(training), 'training')}: the learning rate and step are chosen "
-        caption += "by the accuracy on development trials"
+        caption += "by accuracy on development trials"
         shown = ["arm", "seed", "n", "learning_rate", "chosen", "steps", "last_step"]
         shown += ["dev_accuracy", "accuracy", "incongruent"]
         yield table_of(training, TRAINING, caption, shown, folded=True)
@@ -60,7 +60,7 @@ def _curves(run: RunFolder, curve: pd.DataFrame) -> Iterator[Block]:
             "learning-curves",
             "Test accuracy, restricted to the two answers, by number of training samples (log "
             "scale). Thin lines are seeds, thick lines their mean. A model that ignores the "
-            f"context can be right on 75 % of all trials; {basis(curve, 'n_test')}",
+            f"context can reach 75 % on all trials; {basis(curve, 'n_test')}",
             "Two line charts over the number of training samples: accuracy on all trials and on "
             "incongruent trials for each arm; the numbers are in the table below.",
         )
@@ -146,9 +146,8 @@ def samples(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     by_seed = [(seed_name(seed), reached[seed].tolist()) for seed in seeds_in(table)]
     threshold = sparsity(table["threshold"].iloc[0])
     yield Paragraph(
-        "The fewest training samples, of the sizes tried, from which on the test accuracy is at "
-        f"least {threshold}. The number that is just enough may lie anywhere between that size and "
-        "the next smaller one."
+        "The smallest of the tried numbers of training samples from which on test accuracy is at "
+        f"least {threshold}. The true minimum lies between that size and the next smaller one."
     )
     caption = f"Samples to a test accuracy of {threshold}, by seed"
     yield table_of(arms, SAMPLES, caption, ["arm", "largest", *by_seed])
@@ -165,21 +164,21 @@ def models(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     rows["matched"] = rows["matched"].where(trained, DASH)
     shown: list[Shown] = ["arm", "seed", "n", "learning_rate"]
     shown += [MODELS["accuracy"].called("test accuracy"), "incongruent", "unrestricted"]
-    caption = "The models that all sections below are of; the gap is that between the two trained "
+    caption = "The models in all sections below; the gap is between the two trained "
     caption += "models of a seed"
     yield table_of(rows, MODELS, caption, [*shown, "gap", Column("matched", "text")])
 
 
 def _matching(pairs: pd.DataFrame) -> Iterator[Paragraph]:
     if len(pairs) == 0:
-        text = "There is one trained arm at most, so nothing is matched: where two arms are "
-        yield Paragraph(f"{text}compared, one of them is missing.", note=True)
+        text = "There is at most one trained arm, so nothing is matched, and comparisons of two "
+        yield Paragraph(f"{text}arms lack one of them.", note=True)
         return
     by_seed = pairs.groupby("seed")["matched"].all()
-    text = f"The two trained models are of matched accuracy in {by_seed.sum()} of "
+    text = f"The two trained models have matched accuracy in {by_seed.sum()} of "
     yield Paragraph(f"{text}{count(len(by_seed), 'seed')}.")
     left = [number(seed, 0) for seed in by_seed.index[~by_seed]]
     if left:
         seeds = f"seed {left[0]}" if len(left) == 1 else f"seeds {listed(left)}"
-        text = f"In {seeds} the accuracies differ too much: what differs between these two models "
-        yield Paragraph(f"{text}may be how well they do the task, not how they do it.", note=True)
+        text = f"In {seeds} the accuracies differ too much: the two models may differ in how well "
+        yield Paragraph(f"{text}they do the task, not in how they do it.", note=True)

@@ -67,9 +67,9 @@ def mixed_selectivity(
     yield Drawing(
         selectivity_bars(table),
         "selectivity",
-        f"Share of the {count(units, 'unit')} of the last layer, at the last token, that follow so "
-        f"many of context, motion, colour and choice (permutation test, p at most {alpha} for each "
-        "variable). Bars are means over seeds, dots seeds; black strokes are what is expected if "
+        f"Share of the {count(units, 'unit')} of the last layer, at the last token, by how many of "
+        f"context, motion, colour and choice they follow (permutation test, p at most {alpha} per "
+        "variable). Bars are means over seeds, dots seeds; black strokes are expected if "
         f"no unit follows anything; {basis(table)}",
         "Bar chart of the share of units by how many variables they follow, for each arm; the "
         "numbers are in the table below.",
@@ -145,8 +145,8 @@ def projection(
     points = apart["method"].str.upper() + " points"
     rows = by_model(apart.assign(space=apart["space"].where(apart["space"] != "points", points)))
     caption = (
-        "How far groups are apart: silhouette from \u22121 to 1, in the states themselves and in "
-        "the projected points, beside shuffled labels"
+        "Separation of groups: silhouette from \u22121 to 1, in the states themselves and in "
+        "the projected points, against shuffled labels"
     )
     shown = ["arm", "seed", "variable", "space", "silhouette", "null_mean", "null_95"]
     folded = len(rows) > _MOST_ROWS
@@ -162,9 +162,9 @@ def _projection(table: pd.DataFrame, apart: pd.DataFrame | None) -> Iterator[Blo
         "projection",
         f"States of the last layer at the last token in two dimensions by {words}: a panel per "
         f"model{rest}, a mark per test trial (n = {whole(n.max())} each), coloured by the model's "
-        "answer, shaped by the context. Axes have no meaning of their own and differ between "
-        "panels. A picture only: whether groups are apart is said by the silhouettes, which under "
-        "the panels are those of the states.",
+        "answer, shaped by the context. Axes have no meaning and differ between "
+        "panels. For illustration only: the silhouettes measure whether groups are apart; those "
+        "under the panels are of the states.",
         f"Scatter plots of states in two dimensions by {words}, a panel per model; silhouettes are "
         "in the table below.",
     )

@@ -76,9 +76,9 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
         yield Drawing(
             freezing_lines(rows, _chances(ranks, data)),
             f"freezing-{slug(data)}",
-            f"Mean rank of {data} (0 best) by the cut between early and late layers, with the "
-            "changes of either group left out. Thin lines are seeds. Where early layers store what "
-            f"the answer needs, freezing them ruins it, and the same for late ones; {basis(rows)}",
+            f"Mean rank of {data} (0 best) by the cut between early and late layers, without the "
+            "changes of either group. Thin lines are seeds. If early layers store what the answer "
+            f"needs, freezing them ruins it; likewise for late layers; {basis(rows)}",
             f"Line charts of the mean rank of {data} by cut, for early and late layers frozen; the "
             "numbers are in the table below.",
             fold="" if data == IMPLICATIONS else f"The same for {data}",
@@ -163,9 +163,9 @@ def ordering(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
 @CLAIMS.section("grafting", "Grafting", "the grafting of weight changes", "extractive_grafting")
 def grafting(_: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     """Ranks of implications of other facts with and without the graft."""
-    caption = "Mean rank (0 best) in a model that learned other facts, with the change that "
-    caption += "learning implications after facts brings (graft), that learning implications alone "
-    caption += "brings (control graft), and with neither"
+    caption = "Mean rank (0 best) in a model that learned other facts, with the weight change from "
+    caption += "learning implications after facts (graft), from learning only implications "
+    caption += "(control graft), and with neither"
     table = table.assign(panel="", row=table["model"])
     yield from _dots("grafting", OTHER_IMPLICATIONS, table, GRAFTED, caption)
     yield _seed_table(table, GRAFTED, ["model"])
@@ -286,7 +286,7 @@ def recall(_: RunFolder, ranks: pd.DataFrame | None, grid: pd.DataFrame | None) 
             "Mean rank (0 best) and reward (logits)",
         )
     if grid is not None:
-        caption = "All settings that were tried; the one with the best rank of facts is chosen, "
-        caption += "and implications have no say in it"
+        caption = "All settings tried; the one with the best rank of facts is chosen, "
+        caption += "regardless of implications"
         columns = ["task", "seed", "learning_rate", "epochs", "chosen", "loss", "facts"]
         yield table_of(grid, GRID, caption, [*columns, "implications"], folded=True)

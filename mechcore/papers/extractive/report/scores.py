@@ -45,8 +45,8 @@ from mechcore.wording import number, small
 
 _MAP = ("task", "score", "kind")
 _UNORDERED = (
-    ". If every seed has a base of its own, heads of a layer have no order, and means over seeds "
-    "say more of layers than of heads"
+    ". If every seed has its own base, heads of a layer have no order, so means over seeds "
+    "are more informative for layers than for heads"
 )
 _SMALLEST, _LARGEST, _ROOM_FOR_NUMBERS = 0.09, 0.42, 0.16
 """Sides of a cell, and the least one with a number beside it, in inches."""
@@ -59,9 +59,9 @@ _PALETTE = matplotlib.colormaps["RdBu"].with_extremes(bad=LIGHT_GREY)
 def component_scores(_: RunFolder, scores: pd.DataFrame) -> Iterator[Block]:
     """Where facts are stored, asked for and read out."""
     yield Paragraph(
-        "Informative: the fact is stored here. Upstream: the fact is asked for from here. "
+        "Informative: stores the fact. Upstream: queries the fact. "
         "Downstream: turns the stored fact into the answer. Blue helps the right answer, "
-        "red hinders it, white does neither. Every map has its own scale, the number beside its "
+        "red hinders it, white does neither. Every map has its own scale, given next to its "
         "name, in logits."
     )
     for task in tasks_of(scores):
@@ -125,16 +125,16 @@ def sums(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     table = table.assign(sum=table["informative"] + table["other"])
     gap = (table["sum"] - table["gradient"]).abs().max()
     yield Paragraph(
-        "Informative scores of all components, with what embeddings and norms add, have to give "
-        "the first-order change of the reward, which is its gradient times the change of the "
+        "Informative scores of all components, plus the contributions of embeddings and norms, "
+        "must add up to the first-order change of the reward: its gradient times the change of the "
         f"weights. The largest difference between the two is {small(gap)} logits. The "
-        "actual change differs from both by what is not linear in the change of the weights."
+        "actual change differs from both by its nonlinear part."
     )
     if (run.config.get("settings") or {}).get("compat") == "paper":
-        text = "These are scores as the published code has them, with W_out twice and without W_in "
+        text = "These are scores as in the published code, with W_out twice and without W_in "
         yield Paragraph(f"{text}in the MLPs: they do not add up.", note=True)
-    caption = "Change of the reward (logits), means over prompts: by scores, to first order, and "
-    caption += "as it is; r is the correlation over prompts of the last two"
+    caption = "Change in the reward (logits), means over prompts: by scores, to first order, and "
+    caption += "actual; r is the correlation over prompts of the last two"
     total = SUMS["gradient"].alike("sum", "")
     shown: list[Shown] = ["task", "seed", "informative", "other", total, "gradient", "actual"]
     yield table_of(table, SUMS, caption, [*shown, "r", "n"])
@@ -294,7 +294,7 @@ def learned_and_read(
         yield Drawing(
             localization(table, r2),
             "localization",
-            "Informative score of learning implications after facts (where that is stored) "
+            "Informative score of learning implications after facts (where it is stored) "
             "against downstream score of facts of test names (where they are read out), in "
             "logits, summed over tokens: a dot per component, coloured by layer. Every panel "
             f"has its own scale{shown_seeds}.",
