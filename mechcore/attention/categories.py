@@ -18,12 +18,19 @@ of; `partition` gives a pair to the first category in this order, which is what 
 so that these sum to 1. The order goes from what the key is (a sink), over where it is, to what it
 says.
 
+Knockouts can hide two more, which overlap with these and so are in no table of heads:
+
+==============  =================================================================================
+``other_text``  query and key belong to different texts of a pair
+``same_text``   query and key belong to the same text
+==============  =================================================================================
+
 Categories after arXiv 2403.03942, section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,6 +39,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mechcore.attention.tokens import TokenInfo
+from mechcore.data.words import SPECIAL
 from mechcore.errors import InputError
 from mechcore.registry import Registry
 
@@ -103,7 +111,32 @@ BUILT_IN = (
         description="what came after the same token or word before",
     ),
 )
-_RESERVED = {category.name for category in BUILT_IN} | {OTHER, MIXED}
+
+
+def _same_text(tokens: TokenInfo) -> Bool[Tensor, "batch query key"]:
+    return tokens.segments[:, :, None] == tokens.segments[:, None, :]
+
+
+def _in_texts(tokens: TokenInfo) -> Bool[Tensor, "batch query key"]:
+    in_text = tokens.segments != SPECIAL
+    return in_text[:, :, None] & in_text[:, None, :]
+
+
+OF_TEXTS = (
+    Category(
+        "other_text",
+        lambda tokens: _in_texts(tokens) & ~_same_text(tokens),
+        description="the other text of the pair",
+    ),
+    Category(
+        "same_text",
+        lambda tokens: _in_texts(tokens) & _same_text(tokens),
+        description="its own text",
+    ),
+)
+"""For knockouts alone."""
+
+_RESERVED = {category.name for category in (*BUILT_IN, *OF_TEXTS)} | {OTHER, MIXED}
 
 CATEGORIES: Registry[Category] = Registry("category", "mechcore.categories")
 """Categories of installed packages, and those added in code; they come after mechcore's own."""
@@ -175,14 +208,20 @@ def _check_name(name: str) -> None:
         )
 
 
-def claims(tokens: TokenInfo) -> dict[str, Bool[Tensor, "batch query key"]]:
+def claims(
+    tokens: TokenInfo, more: Sequence[Category] = ()
+) -> dict[str, Bool[Tensor, "batch query key"]]:
     """The allowed pairs of every category, in order; a pair may belong to several.
+
+    Args:
+        tokens: of the batch.
+        more: categories beside those of tables, such as `OF_TEXTS`.
 
     Raises:
         InputError: a category function returned something else than bool [batch, query, key].
     """
     allowed, pairs = tokens.allowed, {}
-    for category in categories(tokens.causal):
+    for category in (*categories(tokens.causal), *more):
         claimed = category.function(tokens)
         if claimed.shape != allowed.shape or claimed.dtype != torch.bool:
             raise InputError(

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from mechcore.components import Component
 from mechcore.report import drawing
-from mechcore.report.drawing import SCALES, shorten
+from mechcore.report.drawing import MAX_WIDTH, SCALES, shorten
 from mechcore.report.figures import UNITS
 from mechcore.report.groups import data_sets, of_data
-from mechcore.wording import ALL, split_name
+from mechcore.wording import ALL, number, split_name
 
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
 _MOST_PAIRED = 80
@@ -77,6 +77,28 @@ def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
         for title, race in races.items()
     }
     return _pair_grids(parts, "margin", share=0.99)
+
+
+@drawing.styled
+def knockout_shares(table: pd.DataFrame) -> Figure:
+    """Shares of the effects of heads (rows) by categories (columns), in percent.
+
+    Args:
+        table: rows of `mechcore.ablation.effects.knockouts.KNOCKOUTS` on one data set.
+    """
+    shares = table.pivot_table(index="component", columns="category", values="share", sort=False)
+    values = 100 * shares.to_numpy(float)
+    scale = drawing.around_zero(np.clip(values, -100, 100), least=100.0)
+    height = 1.4 + 0.25 * len(shares)
+    figure = drawing.new_figure(min(2.6 + 0.6 * shares.shape[1], MAX_WIDTH + 2), height)
+    ax = figure.subplots()
+    drawing.draw_cells(ax, values, scale, lambda value: number(value, 0), 7.5)
+    ax.set_aspect("auto")
+    ax.set_yticks(range(len(shares)), shares.index.tolist())
+    names = [str(name).replace("_", " ") for name in shares.columns]
+    ax.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
+    drawing.colour_bar(figure, ax, scale, "share of its effect (percent)")
+    return figure
 
 
 def _by_data(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
