@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, Planning, of_study, tables_in
-from mechcore.components import Component, ModelShape
+from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.settings import check, setting
 from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
-from mechcore.wording import ALL, FULL, OUT_FIRST, PLACES, count, number, percent
+from mechcore.wording import ALL, OUT_FIRST, PLACES, count, number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 CONTROL_EXAMPLES = 100
 """Examples of each split that controls run on, at most."""
-_JOINT = 3
 
 
 def _categories() -> dict[str, Category]:
@@ -36,23 +35,17 @@ def _categories() -> dict[str, Category]:
     return {category.name: category for category in (*registered_categories(), *OF_TEXTS)}
 
 
-def _with_words(inputs: Inputs) -> Inputs:
-    data = {split: inputs.encode(of.examples, words=True) for split, of in inputs.data.items()}
-    return replace(inputs, data=data)
-
-
-def _core(work: Work) -> list[Component]:
-    return core_of(work) if "core" in work.job.needs else []
-
-
-def joint_sets(shape: ModelShape, core: Sequence[Component]) -> list[ComponentSet]:
-    """All heads, the core's and the others, as far as these are several."""
+def _opened(work: Work) -> tuple[Inputs, MeanActivations, list[ComponentSet]]:
+    """The inputs with words, means, and as far as they are several the core, others, all heads."""
     from mechcore.ablation import ComponentSet
 
-    heads, parts = [*shape.heads], {"core": [*core]}
-    parts["other heads"] = [head for head in heads if head not in core] if core else []
-    named = [ComponentSet(tuple(part), name) for name, part in parts.items() if len(part) > 1]
-    return [*dict.fromkeys([*named, ComponentSet(tuple(heads), "all heads")])]
+    inputs = inputs_of(work)
+    data = {split: inputs.encode(of.examples, words=True) for split, of in inputs.data.items()}
+    heads = ModelShape.of(inputs.model).heads
+    core = core_of(work) if "core" in work.job.needs else []
+    parts = {"core": core, "other heads": [h for h in heads if h not in core], "all heads": heads}
+    sets = [ComponentSet(tuple(part), name) for name, part in parts.items() if len(part) > 1]
+    return replace(inputs, data=data), means_of(work, inputs), sets if core else sets[-1:]
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ class KnockedOut(Ablating):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return (SHARED * size.n_heads + 2 * _JOINT) * size.tested
+        return (SHARED * size.n_heads + 6) * size.tested
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -83,10 +76,8 @@ class KnockedOut(Ablating):
         from mechcore.attention.knockouts import hideable, knockout
         from mechcore.steps.answers import SWEPT, save_swept
 
-        inputs = _with_words(inputs_of(work))
-        means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
-        joint = joint_sets(shape, _core(work))
-        alone = [ComponentSet((head,)) for head in shape.heads]
+        inputs, means, joint = _opened(work)
+        alone = [ComponentSet((head,)) for head in ModelShape.of(inputs.model).heads]
         fill = knockout(self.category, otherwise=self.fill)
         for split, data in inputs.data.items():
             pairs = (hideable(inputs.model, batch) for batch in data.batches(self.batch_size))
@@ -108,14 +99,8 @@ class Knockouts(Ablating, Analysis):
     asked = True
     schemas = tables_in("mechcore.ablation.effects.knockouts:KNOCKOUTS")
 
-    categories: tuple[str, ...] = setting(
-        (), "Categories of keys to hide, of `mechcore.attention.categories`; by default all."
-    )
-    controls: int = setting(
-        20,
-        "Draws of as much attention on other keys, to compare shares with that are large.",
-        least=20,
-    )
+    categories: tuple[str, ...] = setting((), "Categories of keys to hide; by default all.")
+    controls: int = setting(20, "Draws of other keys with as much attention.", least=20)
     names: Mapping[str, str] = of_study()
     groups: Mapping[str, tuple[str, ...]] = of_study()
     n_resamples: int = of_study()
@@ -125,12 +110,8 @@ class Knockouts(Ablating, Analysis):
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
-        """Queries without another key have no other text to take an output from."""
+        """Queries without another key have no other text's output."""
         return fill != "counterfactual"
-
-    def uses(self) -> list[object]:
-        """The fill and the functions of the categories."""
-        return [*super().uses(), *(category.function for category in _categories().values())]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -156,149 +137,117 @@ class Knockouts(Ablating, Analysis):
         from mechcore.attention.knockouts import masses
         from mechcore.steps.answers import ablations_in, joined, known_groups
 
-        inputs = _with_words(inputs_of(work))
-        means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
-        joint, tables = joint_sets(shape, _core(work)), []
+        inputs, means, joint = _opened(work)
+        options, tables = {"n_resamples": self.n_resamples, "seed": self.seed}, []
+        answers = {
+            job.step.category: ablations_in(work.needed(what), self.names, joint)
+            for what, job in work.job.needs.items()
+            if isinstance(job.step, KnockedOut)
+        }
         for split, plain in ablations_in(work.needed("swept"), self.names).items():
             plain = plain.with_more(self.ablations(inputs, means, joint, split))
-            hidden = _hidden(work, joint, plain)
-            table = knockout_table(
-                plain,
-                hidden,
-                masses(inputs.model, inputs.data[split], self.batch_size),
-                known_groups(plain, self.groups),
-                n_resamples=self.n_resamples,
-                seed=self.seed,
-            )
-            controls = dict[int, tuple[float, Sequence[float]]]()
-            for category, rows in to_control(table).groupby("category"):
-                of = hidden[str(category)]
-                beside = self._beside(inputs, means, plain, of, str(category), [*rows["component"]])
-                controls |= dict(zip(rows.index.tolist(), beside, strict=True))
+            hidden = {name: of[split] for name, of in answers.items() if split in of}
+            mass = masses(inputs.model, inputs.data[split], self.batch_size)
+            groups = known_groups(plain, self.groups)
+            table = knockout_table(plain, hidden, mass, groups, **options)
+            controls = self._controls(inputs, means, plain, hidden, to_control(table))
             tables.append(with_controls(table, controls))
         return {self.kind: joined(tables)}
 
-    def _beside(
+    def _controls(
         self,
         inputs: Inputs,
         means: MeanActivations,
         plain: Ablations,
-        hidden: Ablations,
-        category: str,
-        heads: Sequence[str],
-    ) -> Iterator[tuple[float, Sequence[float]]]:
-        """By head the shares of the category and of its controls, on the same examples."""
+        hidden: Mapping[str, Ablations],
+        rows: pd.DataFrame,
+    ) -> dict[int, tuple[float, Sequence[float]]]:
+        """Shares of categories and of their controls, on the same examples, by index of rows."""
         import numpy as np
 
         from mechcore.ablation import ComponentSet
         from mechcore.attention.knockouts import other_keys
 
-        split, sets = plain.split, [ComponentSet.of([head]) for head in heads]
-        n = len(plain.full.subsets)
+        n, split, controls = len(plain.full.subsets), plain.split, {}
         some = np.random.default_rng(self.seed).permutation(n)[:CONTROL_EXAMPLES]
-        # A draw is by the number of the example, so that copies have their own.
+        # Keys are drawn by the number of the example, so that copies have their own.
         copies = inputs.data[split].part(np.tile(some, self.controls).tolist())
-        fill = other_keys(category, otherwise=self.fill)
-        drawn = self.ablations(replace(inputs, data={split: copies}), means, sets, split, fill=fill)
-        for one in sets:
-            whole = plain.changes(one, "margin").mean()
-            own = hidden.changes(one, "margin")[some].mean()
-            others = drawn.changes(one, "margin").reshape(self.controls, -1).mean(1)
-            yield float(own / whole), (others / whole).tolist()
+        copied = replace(inputs, data={split: copies})
+        for category, part in rows.groupby("category"):
+            sets = [ComponentSet.of([head]) for head in part["component"]]
+            fill = other_keys(str(category), otherwise=self.fill)
+            drawn = self.ablations(copied, means, sets, split, fill=fill)
+            for row, one in zip(part.index.tolist(), sets, strict=True):
+                whole = plain.changes(one, "margin").mean()
+                own = hidden[str(category)].changes(one, "margin")[some].mean()
+                others = drawn.changes(one, "margin").reshape(self.controls, -1).mean(1)
+                controls[row] = float(own / whole), (others / whole).tolist()
+        return controls
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """Shares by head and category, of heads that are judged, and in a table."""
+        """Shares by head and category, in figures and a table."""
         if (table := _shown(run)) is None:
             return
         yield from map(report.Paragraph, cls.headlines(run))
         for split, data in report.groups.data_sets(table):
-            part = report.groups.of_data(table, split, data)
             yield report.Drawing(
-                report.ablation_figures.knockout_shares(part),
+                report.ablation_figures.knockout_shares(table[table["split"] == split]),
                 f"knockouts-{split}",
-                f"Share of what each head does to the margin on {data} that is gone with its "
-                "attention to a category of keys, in percent. Categories overlap, so shares do not "
-                "add up to 100.",
+                "Change in margin with the keys of a category hidden from a head, in percent of "
+                f"that without the head, on {data}. Categories overlap, so these do not add up.",
                 "Heatmap of shares, heads by categories; the numbers are in the table.",
-                fold="" if split == OUT_FIRST[0] else f"Shares on {data}{report.AS_FIGURE}",
             )
-        yield from _tables(run, table)
+        columns: list[report.Shown] = ["component", "category", report.groups.PLACED, "mass"]
+        columns += ["margin_change", "margin_change_without", "share", "control_share", "p_control"]
+        ordered = report.groups.placed(table.sort_values("carried", ascending=False, kind="stable"))
+        caption = "Effects with hidden keys; groups of examples are in knockouts.csv"
+        schema = run.schemas[cls.kind]
+        yield report.table_of(ordered, schema, caption, [*columns, "carried"], folded=True)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """How many heads act by attending to something, and the largest effect of these."""
+        """The largest effect of attention, how many heads have some, and that of the core's."""
         table = _shown(run)
         for split in () if table is None else OUT_FIRST:
             part = table[table["split"] == split]  # type: ignore[index]
-            heads = part[part["size"] == 1].sort_values("share", ascending=False, kind="stable")
+            part = part.sort_values(["margin_change_without", "share"], key=lambda of: -of.abs())
+            heads, core = part[part["size"] == 1], part[part["component"] == "core"]
             carried = heads[heads["carried"] == "supported"]
-            acting, n = count(heads["component"].nunique(), "head"), carried["component"].nunique()
+            yield from (_carried(row) for _, row in carried[:1].iterrows())
+            acting = count(heads["component"].nunique(), "head")
             yield (
-                f"Of {acting} that change the margin {PLACES[split]}, {n or 'none'} "
-                f"{'is' if n < 2 else 'are'} shown to do so by attending to one category of keys."
+                f"Attention to some category is shown to carry most of what {acting} do to the "
+                f"margin {PLACES[split]} in {carried['component'].nunique() or 'none'} of them."
             )
-            sizes = -carried["margin_change_without"].abs()
-            for _, row in carried.loc[sizes.sort_values(kind="stable").index[:1]].iterrows():
-                yield _carried(row)
-            core = part[part["component"] == "core"]
-            for _, row in core.sort_values("share", ascending=False)[:1].iterrows():
+            for _, row in core[:1].iterrows():
                 yield (
-                    f"Of what the whole core does {PLACES[split]}, {_share(row)} is gone with its "
-                    f"{_attention(row)}, the most of any category."
+                    f"Hiding {_keys(row)} from the whole core has {_share(row)} of the effect of "
+                    f"ablating it {PLACES[split]}, the most of any category."
                 )
-
-
-def _hidden(work: Work, joint: Sequence[ComponentSet], plain: Ablations) -> dict[str, Ablations]:
-    """The answers with hidden keys on the data of a split, by category."""
-    from mechcore.ablation import Ablations, ComponentSet
-    from mechcore.steps.answers import SWEPT, load_answers
-
-    named, by_category = {str(one): one for one in joint}, {}
-    for what, job in work.job.needs.items():
-        if isinstance(job.step, KnockedOut):
-            answers = load_answers(work.needed(what) / SWEPT[plain.split])
-            if (full := answers.pop(FULL, None)) is not None:
-                of = {named.get(k) or ComponentSet.of([k]): v for k, v in answers.items()}
-                by_category[job.step.category] = Ablations.of(full, of, plain.data, plain.split)
-    return by_category
 
 
 def _shown(run: report.RunFolder) -> pd.DataFrame | None:
     """Rows over all examples whose share is known; None where there is none."""
     table = run.filled(Knockouts.kind)
     if table is not None:
-        table = table[(table["subset"] == ALL) & (table["carried"] != "")]
+        table = table[(table["subset"] == ALL) & table["share"].notna()]
     return None if table is None or table.empty else table
 
 
-def _tables(run: report.RunFolder, table: pd.DataFrame) -> Iterator[report.Table]:
-    """The carried ones, and all."""
-    schema, caption = run.schemas[Knockouts.kind], "Effects with the keys of a category hidden"
-    columns: list[report.Shown] = ["component", "category", report.groups.PLACED, "mass"]
-    columns += ["margin_change", "margin_change_without", "share", "control_share", "p_control"]
-    rows = report.groups.placed(table.sort_values("share", ascending=False, kind="stable"))
-    large = rows[rows["carried"] == "supported"]
-    if len(large):
-        yield report.table_of(large, schema, f"{caption} that carries what a head does", columns)
-    caption += "; all heads and groups of examples are in knockouts.csv"
-    yield report.table_of(rows, schema, caption, [*columns, "carried"], folded=True)
-
-
 def _carried(row: pd.Series) -> str:
-    """What carries the effect of a head."""
-    text = (
-        f"{row['component']} acts by its {_attention(row)}: with these hidden, {_share(row)} of "
-        f"its effect on the margin is gone; with as much other attention hidden, "
-        f"{percent(row['control_share'])}"
+    other, part = "as much other attention", row["control_mass"]
+    if part < 0.95:
+        other = f"all other attention of the same queries ({percent(part)} as much)"
+    return (
+        f"{row['component']} acts {PLACES[row['split']]} by attending to {_keys(row)}: hiding them "
+        f"has {_share(row)} of the effect of ablating the head, hiding {other} "
+        f"{percent(row['control_share'])}."
     )
-    if row["control_mass"] < 0.95:
-        text += f" (of {percent(row['control_mass'])} of it: there is no more)"
-    return f"{text}."
 
 
-def _attention(row: pd.Series) -> str:
-    return f"attention to {row['category'].replace('_', ' ')} keys"
+def _keys(row: pd.Series) -> str:
+    return f"{row['category'].replace('_', ' ')} keys"
 
 
 def _share(row: pd.Series) -> str:

@@ -18,12 +18,7 @@ of; `partition` gives a pair to the first category in this order, which is what 
 so that these sum to 1. The order goes from what the key is (a sink), over where it is, to what it
 says.
 
-Knockouts can hide two more, which overlap with these and so are in no table of heads:
-
-==============  =================================================================================
-``other_text``  query and key belong to different texts of a pair
-``same_text``   query and key belong to the same text
-==============  =================================================================================
+Knockouts can also hide `OF_TEXTS`, which overlap with these and so are in no table of heads.
 
 Categories after arXiv 2403.03942, section 5.
 """
@@ -113,28 +108,16 @@ BUILT_IN = (
 )
 
 
-def _same_text(tokens: TokenInfo) -> Bool[Tensor, "batch query key"]:
-    return tokens.segments[:, :, None] == tokens.segments[:, None, :]
-
-
-def _in_texts(tokens: TokenInfo) -> Bool[Tensor, "batch query key"]:
-    in_text = tokens.segments != SPECIAL
-    return in_text[:, :, None] & in_text[:, None, :]
+def _of_texts(tokens: TokenInfo, same: bool) -> Bool[Tensor, "batch query key"]:
+    query, key = tokens.segments[:, :, None], tokens.segments[:, None, :]
+    return ((query == key) == same) & (query != SPECIAL) & (key != SPECIAL)
 
 
 OF_TEXTS = (
-    Category(
-        "other_text",
-        lambda tokens: _in_texts(tokens) & ~_same_text(tokens),
-        description="the other text of the pair",
-    ),
-    Category(
-        "same_text",
-        lambda tokens: _in_texts(tokens) & _same_text(tokens),
-        description="its own text",
-    ),
+    Category("other_text", lambda tokens: _of_texts(tokens, False), description="the other text"),
+    Category("same_text", lambda tokens: _of_texts(tokens, True), description="its own text"),
 )
-"""For knockouts alone."""
+"""For knockouts alone: query and key are in different texts of a pair, or in the same text."""
 
 _RESERVED = {category.name for category in (*BUILT_IN, *OF_TEXTS)} | {OTHER, MIXED}
 
@@ -211,11 +194,7 @@ def _check_name(name: str) -> None:
 def claims(
     tokens: TokenInfo, more: Sequence[Category] = ()
 ) -> dict[str, Bool[Tensor, "batch query key"]]:
-    """The allowed pairs of every category, in order; a pair may belong to several.
-
-    Args:
-        tokens: of the batch.
-        more: categories beside those of tables, such as `OF_TEXTS`.
+    """The allowed pairs of every category and of ``more``, in order; a pair may be in several.
 
     Raises:
         InputError: a category function returned something else than bool [batch, query, key].

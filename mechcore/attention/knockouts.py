@@ -68,13 +68,6 @@ def other_keys(*categories: str, otherwise: FillMaker = "mean") -> FillMaker:
     Other keys are hidden in random order, drawn by the seed and the example, until their attention
     is that on the categories; of the last one only a part is hidden. Where all others have less,
     all of them are hidden, see `masses`. What remains is scaled up to 1.
-
-    Args:
-        categories: see `knockout`.
-        otherwise: see there.
-
-    Raises:
-        InputError: no category is named.
     """
     knockout(*categories)
     return partial(OtherKeys, categories=categories, otherwise=otherwise)
@@ -236,11 +229,7 @@ class OtherKeys(Knockout):
 
 
 def hideable(model: Any, batch: Batch) -> dict[str, Bool[Tensor, "batch query key"]]:
-    """The pairs of a batch that each category can hide, those of the texts of a pair, too.
-
-    Raises:
-        InputError: the batch does not tell of its words.
-    """
+    """The pairs of a batch, which tells of its words, that each category can hide."""
     tokens = TokenInfo.of(batch, causal=is_causal(model)).to(device_of(model))
     return claims(tokens, OF_TEXTS)
 
@@ -251,10 +240,7 @@ def masses(
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Attention on every category that has a key in the data, of every head of the full model.
 
-    Args:
-        model: any TransformerLens model that computes attention patterns.
-        data: examples encoded with ``words=True``.
-        batch_size: examples per batch at most.
+    The data are encoded with ``words=True``.
 
     Returns:
         By head and category ``mass``, the share of a query's attention on such keys, mean over
@@ -263,7 +249,7 @@ def masses(
     """
     shape, sums = ModelShape.of(model), dict[str, Tensor]()
 
-    def add(layer: int, pairs: dict[str, Tensor], pattern: Tensor, hook: Any) -> None:
+    def add(pairs: dict[str, Tensor], layer: int, pattern: Tensor, hook: Any) -> None:
         for name, hidden in pairs.items():
             # Filling, not multiplying: rows of padding may hold NaN.
             mass = pattern.masked_fill(~hidden[:, None], 0.0).sum(-1).double()
@@ -273,15 +259,14 @@ def masses(
             sums[name][:, layer] += parts.cpu()
 
     for batch in data.batches(batch_size):
-        pairs = hideable(model, batch)
-        layers = range(shape.n_layers)
-        hooks = [(hook_pattern(layer), partial(add, layer, pairs)) for layer in layers]
+        see = partial(add, hideable(model, batch))
+        hooks = [(hook_pattern(i), partial(see, i)) for i in range(shape.n_layers)]
         with torch.no_grad(), hooked(model, hooks):
             forward(model, batch)
     figures = {}
-    for name, total in sums.items():
-        for head in shape.heads if total[2].any() else ():
-            mass, elsewhere, n = total[(slice(None), *shape.index(head))].tolist()
-            part = elsewhere / mass if mass else 1.0
-            figures[str(head), name] = {"mass": mass / n, "control_mass": part}
+    for name, (mass, elsewhere, n) in sums.items():
+        for head in shape.heads if n.any() else ():
+            at = shape.index(head)
+            part = float(elsewhere[at] / mass[at]) if mass[at] else 1.0
+            figures[str(head), name] = {"mass": float(mass[at] / n[at]), "control_mass": part}
     return figures

@@ -81,23 +81,21 @@ def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
 
 @drawing.styled
 def knockout_shares(table: pd.DataFrame) -> Figure:
-    """Shares of the effects of heads (rows) by categories (columns), in percent.
+    """Shares of the effects of heads (rows) by categories (columns), in percent, on one data set.
 
     Args:
-        table: rows of `mechcore.ablation.effects.knockouts.KNOCKOUTS` on one data set.
+        table: rows of `mechcore.ablation.effects.knockouts.KNOCKOUTS`.
     """
     shares = table.pivot_table(index="component", columns="category", values="share", sort=False)
-    values = 100 * shares.to_numpy(float)
-    scale = drawing.around_zero(np.clip(values, -100, 100), least=100.0)
-    height = 1.4 + 0.25 * len(shares)
-    figure = drawing.new_figure(min(2.6 + 0.6 * shares.shape[1], MAX_WIDTH + 2), height)
-    ax = figure.subplots()
+    values, (n, columns) = 100 * shares.to_numpy(float), shares.shape
+    figure = drawing.new_figure(min(2.6 + 0.6 * columns, MAX_WIDTH), 1.4 + 0.25 * n)
+    ax, scale = figure.subplots(), drawing.around_zero(np.clip(values, -100, 100), least=100.0)
     drawing.draw_cells(ax, values, scale, lambda value: number(value, 0), 7.5)
     ax.set_aspect("auto")
-    ax.set_yticks(range(len(shares)), shares.index.tolist())
-    names = [str(name).replace("_", " ") for name in shares.columns]
-    ax.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
-    drawing.colour_bar(figure, ax, scale, "share of its effect (percent)")
+    ax.set_yticks(range(n), shares.index.tolist())
+    names = [shorten(str(name).replace("_", " "), 24) for name in shares.columns]
+    ax.set_xticks(range(columns), names, rotation=45, ha="right", rotation_mode="anchor")
+    drawing.colour_bar(figure, ax, scale, "share of the effect (percent)")
     return figure
 
 

@@ -82,7 +82,7 @@ KNOCKOUTS = Schema(
             "carried",
             "text",
             f"whether the category carries the effect: {SUPPORTED}, {NOT_SUPPORTED} or "
-            f"{INCONCLUSIVE}; empty for heads without a shown effect",
+            f"{INCONCLUSIVE}; empty for heads without a shown effect, and groups",
             header="carries it",
         ),
     ),
@@ -164,11 +164,8 @@ def _figures(
 
 def to_control(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of single heads, over all examples, whose share is shown to be large."""
-    return table[_large(table) & (table["subset"] == ALL) & (table["size"] == 1)]
-
-
-def _large(table: pd.DataFrame) -> pd.Series:
-    return (table["p_adjusted"] < SIGNIFICANT) & (table["share"] > CARRIED)
+    large = (table["p_adjusted"] < SIGNIFICANT) & (table["share"] > CARRIED)
+    return table[large & (table["subset"] == ALL) & (table["size"] == 1)]
 
 
 def with_controls(
@@ -185,15 +182,10 @@ def with_controls(
     for row, (share, shares) in controls.items():
         table.loc[row, ["n_controls", "control_share"]] = len(shares), np.mean(shares)
         table.loc[row, "p_control"] = p_among(share, shares)
-    keys = ["component", "category", "split"]
-    # What is so of all examples controls groups of them, too.
-    of_all = table[table["subset"] == ALL].set_index(keys)["p_control"]
-    p_control = of_all.reindex(pd.MultiIndex.from_frame(table[keys])).to_numpy(float)
-    large, controlled = _large(table), (table["size"] > 1) | ~np.isnan(p_control)
     rules = [
-        table["p"].isna(),
-        (table["p_adjusted"] >= SIGNIFICANT) | (large & ~controlled),
-        large & ~(p_control > SIGNIFICANT),
+        table["p"].isna() | (table["subset"] != ALL),
+        table["p_adjusted"] >= SIGNIFICANT,
+        (table["share"] > CARRIED) & ~(table["p_control"] > SIGNIFICANT),
     ]
     table["carried"] = np.select(rules, ["", INCONCLUSIVE, SUPPORTED], NOT_SUPPORTED)
     return table
