@@ -244,7 +244,7 @@ def masses(
 
     Returns:
         By head and category ``mass``, the share of a query's attention on such keys, mean over
-        queries that have one, as in tables of heads; and ``control_mass``, the part of that
+        queries that have one; and ``control_mass``, the part of that
         attention that `other_keys` can hide elsewhere, 1 unless it is more than half of a query's.
     """
     shape, sums = ModelShape.of(model), dict[str, Tensor]()

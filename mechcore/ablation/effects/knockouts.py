@@ -73,7 +73,7 @@ KNOCKOUTS = Schema(
             header="share of its effect",
         ),
         Column("p", "number", f"of the share being {CARRIED:g}", shown="small"),
-        Column("p_adjusted", "number", "corrected over judged heads and categories", shown="small"),
+        Column("p_adjusted", "number", "corrected over heads and categories", shown="small"),
         Column("n_controls", "whole", "draws of as much attention on other keys"),
         Column("control_share", "share", "mean share where that is hidden instead"),
         Column("control_mass", "share", "part of the mass that could be hidden there"),
