@@ -115,7 +115,7 @@ def plant(folder: Path, cause: str, seed: int) -> None:
     tokenizer().save_pretrained(folder)
 
 
-def judged(cause: str, seed: int, n: int = 60) -> pd.DataFrame:
+def judged(cause: str, seed: int, n: int = 200) -> pd.DataFrame:
     """The table of a planted model, of the one head that does something."""
     with tempfile.TemporaryDirectory() as folder:
         plant(Path(folder), cause, seed)
@@ -150,7 +150,7 @@ def causes(table: pd.DataFrame) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=100)
-    parser.add_argument("--texts", type=int, default=60)
+    parser.add_argument("--texts", type=int, default=200)
     arguments = parser.parse_args()
     for cause in CAUSES:
         told = Counter[str]()

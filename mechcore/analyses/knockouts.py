@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from mechcore.masking.means import MeanActivations
     from mechcore.steps.inputs import Inputs
 
-CONTROL_EXAMPLES = 100
-"""Examples of each split that controls run on, at most."""
+CONTROL_EXAMPLES = 100  # of each split at most
 
 
 def _categories() -> dict[str, Category]:
@@ -44,16 +43,14 @@ def _opened(work: Work) -> tuple[Inputs, MeanActivations, list[ComponentSet]]:
     heads = ModelShape.of(inputs.model).heads
     core = core_of(work) if "core" in work.job.needs else []
     parts = {"core": core, "other heads": [h for h in heads if h not in core], "all heads": heads}
-    sets = [ComponentSet(tuple(part), name) for name, part in parts.items() if len(part) > 1]
-    return replace(inputs, data=data), means_of(work, inputs), sets if core else sets[-1:]
+    sets = dict.fromkeys(ComponentSet(tuple(of), name) for name, of in parts.items() if len(of) > 1)
+    joint = [*sets] if core else [*sets][-1:]
+    return replace(inputs, data=data), means_of(work, inputs), joint
 
 
 @dataclass(frozen=True)
 class KnockedOut(Ablating):
-    """The answers with the keys of a category hidden from every head, and from several.
-
-    In `mechcore.steps.answers.SWEPT`; none of a category without a key in the texts.
-    """
+    """As `Swept`, with the keys of a category hidden; nothing where the texts have none."""
 
     kind = "knocked_out"
     for_others = True
@@ -138,7 +135,7 @@ class Knockouts(Ablating, Analysis):
         from mechcore.steps.answers import ablations_in, joined, known_groups
 
         inputs, means, joint = _opened(work)
-        options, tables = {"n_resamples": self.n_resamples, "seed": self.seed}, []
+        tables = []
         answers = {
             job.step.category: ablations_in(work.needed(what), self.names, joint)
             for what, job in work.job.needs.items()
@@ -149,6 +146,7 @@ class Knockouts(Ablating, Analysis):
             hidden = {name: of[split] for name, of in answers.items() if split in of}
             mass = masses(inputs.model, inputs.data[split], self.batch_size)
             groups = known_groups(plain, self.groups)
+            options = {"n_resamples": self.n_resamples, "seed": self.seed}
             table = knockout_table(plain, hidden, mass, groups, **options)
             controls = self._controls(inputs, means, plain, hidden, to_control(table))
             tables.append(with_controls(table, controls))
@@ -162,21 +160,20 @@ class Knockouts(Ablating, Analysis):
         hidden: Mapping[str, Ablations],
         rows: pd.DataFrame,
     ) -> dict[int, tuple[float, Sequence[float]]]:
-        """Shares of categories and of their controls, on the same examples, by index of rows."""
+        """Shares of categories and of controls, on the same examples, by the index of rows."""
         import numpy as np
 
         from mechcore.ablation import ComponentSet
         from mechcore.attention.knockouts import other_keys
 
-        n, split, controls = len(plain.full.subsets), plain.split, {}
+        split, controls, n = plain.split, {}, len(plain.full.subsets)
         some = np.random.default_rng(self.seed).permutation(n)[:CONTROL_EXAMPLES]
         # Keys are drawn by the number of the example, so that copies have their own.
-        copies = inputs.data[split].part(np.tile(some, self.controls).tolist())
-        copied = replace(inputs, data={split: copies})
+        data = {split: inputs.data[split].part(np.tile(some, self.controls).tolist())}
         for category, part in rows.groupby("category"):
             sets = [ComponentSet.of([head]) for head in part["component"]]
             fill = other_keys(str(category), otherwise=self.fill)
-            drawn = self.ablations(copied, means, sets, split, fill=fill)
+            drawn = self.ablations(replace(inputs, data=data), means, sets, split, fill=fill)
             for row, one in zip(part.index.tolist(), sets, strict=True):
                 whole = plain.changes(one, "margin").mean()
                 own = hidden[str(category)].changes(one, "margin")[some].mean()
@@ -199,11 +196,10 @@ class Knockouts(Ablating, Analysis):
                 "Heatmap of shares, heads by categories; the numbers are in the table.",
             )
         columns: list[report.Shown] = ["component", "category", report.groups.PLACED, "mass"]
-        columns += ["margin_change", "margin_change_without", "share", "control_share", "p_control"]
+        columns += ["margin_change", "margin_change_without", "share", "control_share", "carried"]
         ordered = report.groups.placed(table.sort_values("carried", ascending=False, kind="stable"))
-        caption = "Effects with hidden keys; groups of examples are in knockouts.csv"
-        schema = run.schemas[cls.kind]
-        yield report.table_of(ordered, schema, caption, [*columns, "carried"], folded=True)
+        caption = "Effects with hidden keys; groups are in knockouts.csv"
+        yield report.table_of(ordered, run.schemas[cls.kind], caption, columns, folded=True)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
@@ -212,15 +208,15 @@ class Knockouts(Ablating, Analysis):
         for split in () if table is None else OUT_FIRST:
             part = table[table["split"] == split]  # type: ignore[index]
             part = part.sort_values(["margin_change_without", "share"], key=lambda of: -of.abs())
-            heads, core = part[part["size"] == 1], part[part["component"] == "core"]
+            heads, core = part[part["size"] == 1], part[part["component"] == "core"][:1]
             carried = heads[heads["carried"] == "supported"]
             yield from (_carried(row) for _, row in carried[:1].iterrows())
-            acting = count(heads["component"].nunique(), "head")
+            n, m = (of["component"].nunique() for of in (carried, heads))
             yield (
-                f"Attention to some category is shown to carry most of what {acting} do to the "
-                f"margin {PLACES[split]} in {carried['component'].nunique() or 'none'} of them."
+                f"Attention to one category is shown to carry most of what a head does to the "
+                f"margin {PLACES[split]} for {n} of {count(m, 'head')} with an effect."
             )
-            for _, row in core[:1].iterrows():
+            for _, row in core.iterrows():
                 yield (
                     f"Hiding {_keys(row)} from the whole core has {_share(row)} of the effect of "
                     f"ablating it {PLACES[split]}, the most of any category."
@@ -229,16 +225,15 @@ class Knockouts(Ablating, Analysis):
 
 def _shown(run: report.RunFolder) -> pd.DataFrame | None:
     """Rows over all examples whose share is known; None where there is none."""
-    table = run.filled(Knockouts.kind)
-    if table is not None:
-        table = table[(table["subset"] == ALL) & table["share"].notna()]
-    return None if table is None or table.empty else table
+    if (table := run.filled(Knockouts.kind)) is None:
+        return None
+    table = table[(table["subset"] == ALL) & table["share"].notna()]
+    return None if table.empty else table
 
 
 def _carried(row: pd.Series) -> str:
-    other, part = "as much other attention", row["control_mass"]
-    if part < 0.95:
-        other = f"all other attention of the same queries ({percent(part)} as much)"
+    less = f"all other attention of the same queries ({percent(row['control_mass'])} as much)"
+    other = less if row["control_mass"] < 0.95 else "as much other attention"
     return (
         f"{row['component']} acts {PLACES[row['split']]} by attending to {_keys(row)}: hiding them "
         f"has {_share(row)} of the effect of ablating the head, hiding {other} "

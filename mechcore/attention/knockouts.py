@@ -238,9 +238,7 @@ def hideable(model: Any, batch: Batch) -> dict[str, Bool[Tensor, "batch query ke
 def masses(
     model: Any, data: EncodedExamples, batch_size: int = 64
 ) -> dict[tuple[str, str], dict[str, float]]:
-    """Attention on every category that has a key in the data, of every head of the full model.
-
-    The data are encoded with ``words=True``.
+    """Attention of every head on every category with a key in data encoded with ``words=True``.
 
     Returns:
         By head and category ``mass``, the share of a query's attention on such keys, mean over

@@ -81,11 +81,7 @@ def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
 
 @drawing.styled
 def knockout_shares(table: pd.DataFrame) -> Figure:
-    """Shares of the effects of heads (rows) by categories (columns), in percent, on one data set.
-
-    Args:
-        table: rows of `mechcore.ablation.effects.knockouts.KNOCKOUTS`.
-    """
+    """Shares of effects, heads (rows) by categories (columns), in percent, on one data set."""
     shares = table.pivot_table(index="component", columns="category", values="share", sort=False)
     values, (n, columns) = 100 * shares.to_numpy(float), shares.shape
     figure = drawing.new_figure(min(2.6 + 0.6 * columns, MAX_WIDTH), 1.4 + 0.25 * n)

@@ -40,12 +40,8 @@ CARRIED = 0.5
 
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 
-_FIGURES: Mapping[str, Kind] = {
-    "information": "points",
-    "threshold": "points",
-    "margin": "number",
-    "accuracy": "points",
-}
+_FIGURES: dict[str, Kind] = dict.fromkeys(("information", "threshold", "accuracy"), "points")
+_FIGURES["margin"] = "number"
 KNOCKOUTS = Schema(
     "knockouts",
     "What changes with the keys of a category hidden from the queries of a head, or of several, "
@@ -107,9 +103,6 @@ def knockout_table(
 
     Returns:
         The columns of `KNOCKOUTS`, one row per head or set, category, and group of examples.
-
-    Raises:
-        InputError: a group names an unknown subset.
     """
     wanted, tables = [ALL, *(groups or {})], []
     members = {name: rows for name, rows in plain.full.groups(groups) if name in wanted}
@@ -128,7 +121,7 @@ def knockout_table(
         keys = zip(table["component"], table["category"], strict=True)
         more = pd.DataFrame([(masses or {}).get(key, {}) for key in keys], index=table.index)
         tables.append(pd.concat([table, pd.DataFrame(figures), more], axis=1))
-    joined = pd.concat(tables, ignore_index=True)
+    joined = pd.concat(tables or [KNOCKOUTS.frame([])], ignore_index=True)
     names = [name for name in KNOCKOUTS.names if name in {*joined, *KNOCKOUTS.required}]
     joined = joined.reindex(columns=names)
     for _, part in joined.groupby("subset"):
@@ -173,10 +166,8 @@ def with_controls(
 ) -> pd.DataFrame:
     """The table with its controls, and what is carried by the rules of this module.
 
-    Args:
-        table: of `knockout_table`.
-        controls: shares of the category and of the draws on the same examples, by the index of
-            the rows of `to_control`.
+    Controls are shares of the category and of the draws, on the same examples, by the index of the
+    rows of `to_control`.
     """
     table = table.copy()
     for row, (share, shares) in controls.items():
