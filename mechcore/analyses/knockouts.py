@@ -42,9 +42,9 @@ def _opened(work: Work) -> tuple[Inputs, MeanActivations, list[ComponentSet]]:
     data = {split: inputs.encode(of.examples, words=True) for split, of in inputs.data.items()}
     heads = ModelShape.of(inputs.model).heads
     core = core_of(work) if "core" in work.job.needs else []
-    parts = {"core": core, "other heads": [h for h in heads if h not in core], "all heads": heads}
+    parts = {"all heads": heads, "core": core, "other heads": [h for h in heads if h not in core]}
     sets = dict.fromkeys(ComponentSet(tuple(of), name) for name, of in parts.items() if len(of) > 1)
-    joint = [*sets] if core else [*sets][-1:]
+    joint = [*sets] if core else [*sets][:1]
     return replace(inputs, data=data), means_of(work, inputs), joint
 
 
