@@ -14,7 +14,7 @@ from mechcore.settings import check, setting
 from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
-from mechcore.wording import ALL, OUT_FIRST, PLACES, count, number, percent
+from mechcore.wording import ALL, PLACES, count, number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,7 +205,7 @@ class Knockouts(Ablating, Analysis):
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """The largest effect of attention, how many heads have some, and that of the core's."""
         table = _shown(run)
-        for split in () if table is None else OUT_FIRST:
+        for split, _ in () if table is None else report.groups.data_sets(table):
             part = table[table["split"] == split]  # type: ignore[index]
             part = part.sort_values(["margin_change_without", "share"], key=lambda of: -of.abs())
             heads, core = part[part["size"] == 1], part[part["component"] == "core"][:1]
