@@ -24,6 +24,7 @@ ANALYSES: Registry[type[Analysis]] = Registry(
         "sweep": "mechcore.analyses.sweep:Sweep",
         "roles": "mechcore.analyses.roles:Roles",
         "flips": "mechcore.analyses.flips:Flips",
+        "knockouts": "mechcore.analyses.knockouts:Knockouts",
         "ablation": "mechcore.analyses.ablation:Ablation",
         "interactions": "mechcore.analyses.interactions:Interactions",
         "failure": "mechcore.analyses.failure:Failure",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mechcore.ablation import Ablations
     from mechcore.ablation.cuts import Cut
+    from mechcore.masking.fills import FillMaker
     from mechcore.masking.means import MeanActivations
     from mechcore.pruning.settings import PruneSettings
     from mechcore.steps.inputs import Inputs
@@ -209,11 +210,12 @@ class Ablating(MainStep):
         cuts: Sequence[Cut],
         split: str,
         state: Path | None = None,
+        fill: FillMaker | None = None,
     ) -> Ablations:
         """`mechcore.ablate` components or paths on the test data of a split."""
         from mechcore.ablation import ablate
 
         data, names = inputs.data[split], inputs.config.class_names
-        options: dict[str, Any] = {"split": split, "fill": self.fill, "seed": self.seed}
+        options: dict[str, Any] = {"split": split, "fill": fill or self.fill, "seed": self.seed}
         options |= {"class_names": names, "batch_size": self.batch_size, "state": state}
         return ablate(inputs.model, cuts, data, means, **options)

@@ -18,12 +18,14 @@ of; `partition` gives a pair to the first category in this order, which is what 
 so that these sum to 1. The order goes from what the key is (a sink), over where it is, to what it
 says.
 
+Knockouts can also hide `OF_TEXTS`, which overlap with these and so are in no table of heads.
+
 Categories after arXiv 2403.03942, section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,6 +34,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from mechcore.attention.tokens import TokenInfo
+from mechcore.data.words import SPECIAL
 from mechcore.errors import InputError
 from mechcore.registry import Registry
 
@@ -103,7 +106,20 @@ BUILT_IN = (
         description="what came after the same token or word before",
     ),
 )
-_RESERVED = {category.name for category in BUILT_IN} | {OTHER, MIXED}
+
+
+def _of_texts(tokens: TokenInfo, same: bool) -> Bool[Tensor, "batch query key"]:
+    query, key = tokens.segments[:, :, None], tokens.segments[:, None, :]
+    return ((query == key) == same) & (query != SPECIAL) & (key != SPECIAL)
+
+
+OF_TEXTS = (
+    Category("other_text", lambda tokens: _of_texts(tokens, False), description="the other text"),
+    Category("same_text", lambda tokens: _of_texts(tokens, True), description="its own text"),
+)
+"""For knockouts alone: query and key are in different texts of a pair, or in the same text."""
+
+_RESERVED = {category.name for category in (*BUILT_IN, *OF_TEXTS)} | {OTHER, MIXED}
 
 CATEGORIES: Registry[Category] = Registry("category", "mechcore.categories")
 """Categories of installed packages, and those added in code; they come after mechcore's own."""
@@ -175,14 +191,16 @@ def _check_name(name: str) -> None:
         )
 
 
-def claims(tokens: TokenInfo) -> dict[str, Bool[Tensor, "batch query key"]]:
-    """The allowed pairs of every category, in order; a pair may belong to several.
+def claims(
+    tokens: TokenInfo, more: Sequence[Category] = ()
+) -> dict[str, Bool[Tensor, "batch query key"]]:
+    """The allowed pairs of every category and of ``more``, in order; a pair may be in several.
 
     Raises:
         InputError: a category function returned something else than bool [batch, query, key].
     """
     allowed, pairs = tokens.allowed, {}
-    for category in categories(tokens.causal):
+    for category in (*categories(tokens.causal), *more):
         claimed = category.function(tokens)
         if claimed.shape != allowed.shape or claimed.dtype != torch.bool:
             raise InputError(

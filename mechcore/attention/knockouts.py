@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechcore.attention.categories import claims
+from mechcore.attention.categories import OF_TEXTS, claims
 from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.means import MeanActivations
@@ -35,6 +36,7 @@ from mechcore.models.protocol import (
     hook_z,
     is_causal,
 )
+from mechcore.session import plain_session
 
 
 def knockout(
@@ -58,6 +60,17 @@ def knockout(
     if not categories:
         raise InputError("knockout: no category; name at least one, such as 'repeated'")
     return partial(Knockout, categories=categories, renormalise=renormalise, otherwise=otherwise)
+
+
+def other_keys(*categories: str, otherwise: FillMaker = "mean") -> FillMaker:
+    """The control of `knockout`: as much of every query's attention is hidden on other keys.
+
+    Other keys are hidden in random order, drawn by the seed and the example, until their attention
+    is that on the categories; of the last one only a part is hidden. Where all others have less,
+    all of them are hidden, see `masses`. What remains is scaled up to 1.
+    """
+    knockout(*categories)
+    return partial(OtherKeys, categories=categories, otherwise=otherwise)
 
 
 class Knockout(Fill):
@@ -118,7 +131,7 @@ class Knockout(Fill):
         Raises:
             InputError: a category is unknown, or the batch does not tell of its words.
         """
-        pairs = claims(TokenInfo.of(batch, causal=is_causal(self.model)).to(device_of(self.model)))
+        pairs = hideable(self.model, batch)
         if unknown := [name for name in self.categories if name not in pairs]:
             raise InputError(
                 f"knockout: this model has no category {unknown[0]!r}; there are {', '.join(pairs)}"
@@ -174,7 +187,7 @@ class Knockout(Fill):
         v, pattern, z = (self.seen[what] for what in ("v", "pattern", "z"))
         assert self.hidden is not None
         hidden = self.hidden.repeat(len(pattern) // len(self.hidden), 1, 1)[:, None]
-        kept = pattern.masked_fill(hidden, 0.0)
+        kept = self._kept(pattern, hidden)
         total = kept.sum(-1, keepdim=True)
         if self.renormalise:
             kept = kept / torch.where(total > 0, total, 1)
@@ -182,3 +195,76 @@ class Knockout(Fill):
         out = torch.einsum("bhqk,bkhd->bqhd", kept, of_heads.to(kept)).to(z)
         some = hidden.any(-1, keepdim=True).transpose(1, 2)
         return torch.where(some, out, z), some & (total.transpose(1, 2) == 0)
+
+    def _kept(
+        self, pattern: Float[Tensor, "row head query key"], hidden: Bool[Tensor, "row 1 query key"]
+    ) -> Float[Tensor, "row head query key"]:
+        return pattern.masked_fill(hidden, 0.0)
+
+
+class OtherKeys(Knockout):
+    """What every head would put out if as much attention on other keys were hidden."""
+
+    order: Int[Tensor, "batch query key"]
+
+    def prepare(self, batch: Batch) -> None:
+        """See `Fill.prepare`: draws the order of keys for every example."""
+        n_rows, n_pos = batch["input_ids"].shape
+        draws = []
+        for row in batch.get("index", torch.arange(n_rows)).tolist():
+            generator = torch.Generator().manual_seed((self.seed * 1_000_003 + row) % 2**63)
+            draws.append(torch.rand(n_pos, n_pos, generator=generator))
+        self.order = torch.stack(draws).argsort(-1).to(device_of(self.model))
+        super().prepare(batch)
+
+    def _kept(
+        self, pattern: Float[Tensor, "row head query key"], hidden: Bool[Tensor, "row 1 query key"]
+    ) -> Float[Tensor, "row head query key"]:
+        order = self.order.repeat(len(pattern) // len(self.order), 1, 1)[:, None]
+        order = order.expand_as(pattern)
+        wanted = pattern.masked_fill(~hidden, 0.0).sum(-1, keepdim=True)
+        others = pattern.masked_fill(hidden, 0.0).gather(-1, order)
+        gone = (wanted - (others.cumsum(-1) - others)).clamp(min=0).minimum(others)
+        return pattern - torch.zeros_like(pattern).scatter(-1, order, gone)
+
+
+def hideable(model: Any, batch: Batch) -> dict[str, Bool[Tensor, "batch query key"]]:
+    """The pairs of a batch, which tells of its words, that each category can hide."""
+    tokens = TokenInfo.of(batch, causal=is_causal(model)).to(device_of(model))
+    return claims(tokens, OF_TEXTS)
+
+
+@plain_session()
+def masses(
+    model: Any, data: EncodedExamples, batch_size: int = 64
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Attention of every head on every category with a key in data encoded with ``words=True``.
+
+    Returns:
+        By head and category ``mass``, the share of a query's attention on such keys, mean over
+        queries that have one; and ``control_mass``, the part of that
+        attention that `other_keys` can hide elsewhere, 1 unless it is more than half of a query's.
+    """
+    shape, sums = ModelShape.of(model), dict[str, Tensor]()
+
+    def add(pairs: dict[str, Tensor], layer: int, pattern: Tensor, hook: Any) -> None:
+        for name, hidden in pairs.items():
+            # Filling, not multiplying: rows of padding may hold NaN.
+            mass = pattern.masked_fill(~hidden[:, None], 0.0).sum(-1).double()
+            n = hidden.any(-1).sum().expand(shape.n_heads)
+            parts = torch.stack([mass.sum((0, 2)), mass.minimum(1 - mass).sum((0, 2)), n])
+            sums.setdefault(name, torch.zeros(3, shape.n_layers, shape.n_heads).double())
+            sums[name][:, layer] += parts.cpu()
+
+    for batch in data.batches(batch_size):
+        see = partial(add, hideable(model, batch))
+        hooks = [(hook_pattern(i), partial(see, i)) for i in range(shape.n_layers)]
+        with torch.no_grad(), hooked(model, hooks):
+            forward(model, batch)
+    figures = {}
+    for name, (mass, elsewhere, n) in sums.items():
+        for head in shape.heads if n.any() else ():
+            at = shape.index(head)
+            part = float(elsewhere[at] / mass[at]) if mass[at] else 1.0
+            figures[str(head), name] = {"mass": float(mass[at] / n[at]), "control_mass": part}
+    return figures

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from mechcore.components import Component
 from mechcore.report import drawing
-from mechcore.report.drawing import SCALES, shorten
+from mechcore.report.drawing import MAX_WIDTH, SCALES, shorten
 from mechcore.report.figures import UNITS
 from mechcore.report.groups import data_sets, of_data
-from mechcore.wording import ALL, split_name
+from mechcore.wording import ALL, number, split_name
 
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
 _MOST_PAIRED = 80
@@ -76,6 +76,22 @@ def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
         for title, race in races.items()
     }
     return _pair_grids(parts, "margin", share=0.99)
+
+
+@drawing.styled
+def knockout_shares(table: pd.DataFrame) -> Figure:
+    """Shares of effects, heads (rows) by categories (columns), in percent, on one data set."""
+    shares = table.pivot_table(index="component", columns="category", values="share", sort=False)
+    values, (n, columns) = 100 * shares.to_numpy(float), shares.shape
+    figure = drawing.new_figure(min(2.6 + 0.6 * columns, MAX_WIDTH), 1.4 + 0.25 * n)
+    ax, scale = figure.subplots(), drawing.around_zero(np.clip(values, -100, 100), least=100.0)
+    drawing.draw_cells(ax, values, scale, lambda value: number(value, 0), 7.5)
+    ax.set_aspect("auto")
+    ax.set_yticks(range(n), shares.index.tolist())
+    names = [shorten(str(name).replace("_", " "), 24) for name in shares.columns]
+    ax.set_xticks(range(columns), names, rotation=45, ha="right", rotation_mode="anchor")
+    drawing.colour_bar(figure, ax, scale, "share of the effect (percent)")
+    return figure
 
 
 def _by_data(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

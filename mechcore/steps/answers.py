@@ -95,13 +95,19 @@ def save_swept(path: Path, ablations: Ablations) -> None:
     save_answers(path, named)
 
 
-def ablations_in(folder: Path, names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of a sweep in its folder, by split; ``names`` of the test data also by split."""
+def ablations_in(
+    folder: Path, names: Mapping[str, str], sets: Sequence[ComponentSet] = ()
+) -> dict[str, Ablations]:
+    """The answers of a sweep in its folder, by split; ``names`` of the test data also by split.
+
+    Those of several components are among ``sets``, which have names.
+    """
+    known = {str(one): one for one in sets}
     by_split = {}
     for split, file in SWEPT.items():
         if named := load_answers(folder / file):  # otherwise only the other split was swept
             full = named.pop(FULL)
-            without = {ComponentSet.of([name]): answers for name, answers in named.items()}
+            without = {known.get(k) or ComponentSet.of([k]): of for k, of in named.items()}
             by_split[split] = Ablations.of(full, without, names[split], split)
     return by_split
 

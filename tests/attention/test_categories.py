@@ -13,6 +13,7 @@ from mechcore.attention import (
     register_category,
     unregister_category,
 )
+from mechcore.attention.categories import OF_TEXTS
 from mechcore.errors import InputError
 
 LETTERS = dict(zip(CAUSAL, "FS=PNRIo", strict=True))
@@ -41,6 +42,20 @@ def test_two_segments() -> None:
         "FooSoPS.",
         "........",
     ]
+
+
+def test_texts_of_a_pair_are_for_knockouts_alone() -> None:
+    tokens = tokens_of("^ab|ba|.", "-00-11--")
+    pairs = claims(tokens, OF_TEXTS)
+    other, same = (pairs[name][0].int().tolist() for name in ("other_text", "same_text"))
+    first, second, none = [0, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0], [0] * 8
+    assert same == [none, first, first, none, second, second, none, none]
+    assert other == [none, second, second, none, first, first, none, none]
+    assert not {"other_text", "same_text"} & {*claims(tokens), *partition(tokens)}
+    alone = claims(tokens_of("^abab", "-0000"), OF_TEXTS)
+    assert not alone["other_text"].any()
+    with pytest.raises(InputError, match="mechcore's own"):
+        register_category("same_text", lambda tokens: tokens.allowed)
 
 
 def test_one_segment_counts_the_word_elsewhere() -> None:

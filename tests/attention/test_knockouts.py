@@ -15,8 +15,8 @@ from helpers import CLASSES, close
 from torch import Tensor
 
 from mechcore.ablation import ablate
-from mechcore.attention.categories import claims, register_category, unregister_category
-from mechcore.attention.knockouts import knockout
+from mechcore.attention.categories import OF_TEXTS, claims, register_category, unregister_category
+from mechcore.attention.knockouts import knockout, masses, other_keys
 from mechcore.attention.tokens import TokenInfo
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
@@ -173,6 +173,69 @@ def test_a_query_that_attends_to_nothing_else_puts_out_the_fill(case: Case) -> N
         unregister_category(everything)
 
 
+def seen_of(case: Case, point: str, batch: dict[str, Tensor] | None = None) -> Tensor:
+    """What layer 0 has at a hook point in the full model."""
+    seen: list[Tensor] = []
+
+    def keep(activation: Tensor, hook: Any) -> None:
+        seen.append(activation)
+
+    with hooked(case.model, [(f"blocks.0.attn.{point}", keep)]), torch.no_grad():
+        forward(case.model, batch or case.batch)
+    return seen[0]
+
+
+def test_as_much_of_other_attention_is_hidden_key_after_key(case: Case) -> None:
+    """By a plain loop over rows, queries and keys in the order that was drawn."""
+    fill = other_keys("repeated")(case.model, case.means, 3)
+    fill.prepare(case.batch)
+    found = fill.values("z", 0, case.batch["attention_mask"], None)[:, :, 1]
+    pattern, values = seen_of(case, "hook_pattern")[:, 1], seen_of(case, "hook_v")
+    v = values[:, :, values.shape[2] * 1 // helpers.N_HEADS]
+    expected, hidden = seen_of(case, "hook_z")[:, :, 1].clone(), case.pairs["repeated"]
+    for row, query in hidden.any(-1).nonzero().tolist():
+        weights = pattern[row, query].clone()
+        left = float(weights[hidden[row, query]].sum())
+        for key in fill.order[row, query].tolist():
+            if not hidden[row, query, key]:
+                gone = min(left, float(weights[key]))
+                weights[key] -= gone
+                left -= gone
+        expected[row, query] = (weights / weights.sum()) @ v[row]
+    close(found, expected)
+    real = hidden.any(-1)
+    assert (found - seen_of(case, "hook_z")[:, :, 1])[real].abs().max() > 1e-4
+
+
+def test_keys_are_drawn_by_example_and_seed(case: Case) -> None:
+    def order(seed: int, rows: list[int]) -> Tensor:
+        fill = other_keys("repeated")(case.model, case.means, seed)
+        fill.prepare({name: values[rows] for name, values in case.batch.items()})
+        return fill.order
+
+    close(order(0, [0, 1, 2])[1:], order(0, [1, 2]), atol=0)
+    assert (order(0, [1]) != order(0, [2])).any()
+    assert (order(0, [1]) != order(1, [1])).any()
+
+
+def test_masses_are_those_of_a_plain_loop(case: Case) -> None:
+    data = examples(case.name)
+    (batch,) = data.batches(8)
+    tokens = TokenInfo.of(batch, causal=is_causal(case.model))
+    found, pattern = masses(case.model, data), seen_of(case, "hook_pattern", batch)[:, 2]
+    for name, hidden in claims(tokens, OF_TEXTS).items():
+        every = [
+            float(pattern[row, query][hidden[row, query]].sum())
+            for row, query in hidden.any(-1).nonzero().tolist()
+        ]
+        if not every:
+            assert ("L0.H2", name) not in found
+            continue
+        matched = sum(min(mass, 1 - mass) for mass in every) / sum(every)
+        expected = {"mass": sum(every) / len(every), "control_mass": matched}
+        assert found["L0.H2", name] == pytest.approx(expected, abs=1e-5)
+
+
 def register_everything() -> str:
     register_category("every", lambda tokens: torch.ones_like(tokens.allowed))
     return "every"
@@ -212,10 +275,11 @@ def examples(name: str) -> EncodedExamples:
     return helpers.encoded_of(pairs, labels, name == "bert", words=True)
 
 
-def test_engines_agree_on_heads_alone(case: Case) -> None:
+@pytest.mark.parametrize("make", [knockout, other_keys])
+def test_engines_agree_on_heads_alone(case: Case, make: Any) -> None:
     sets = [[f"L{layer}.H{head}"] for layer in range(2) for head in range(4)]
     data = examples(case.name)
-    options: dict[str, Any] = {"fill": knockout("repeated", "previous"), "split": "ood"}
+    options: dict[str, Any] = {"fill": make("repeated", "previous"), "split": "ood"}
     engines = ["restart", "reference"] + ["tree"] * (case.name != "deberta")
     swept = {
         engine: ablate(case.model, sets, data, case.means, engine=engine, **options)

@@ -214,6 +214,7 @@ ANALYSED: dict[str, dict[str, Any]] = {
     "sweep": {"components": "mlps", "ood_mean": False},
     "roles": {"alpha": 0.9},
     "flips": {},
+    "knockouts": {"categories": ("repeated",), "controls": 30},
     "ablation": {"max_joint": 0, "max_non_core": 99},
     "failure": {"n_pairs": 0},
     "repair": {"examples": (8,), "steps": 9},

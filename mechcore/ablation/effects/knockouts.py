@@ -1,0 +1,182 @@
+"""How much of what a head does goes through its attention to a category of keys.
+
+The *share* of a category is the change in margin with its keys hidden from the head's queries, over
+the change with the head ablated altogether: two means over the same examples, with Fieller's
+interval. It is given where the head's own change is shown not to be 0 (a paired t test, corrected
+over heads by Benjamini-Hochberg). At 1 all that the head does is gone with that attention, at 0
+nothing is. It can be above 1, as what remains of the attention is scaled up, which may do worse
+than the mean that ablation puts in its place. Shares do not add up to 1: categories overlap.
+
+A category *carries* the effect if its share is more than `CARRIED`, significantly so (a paired t
+test, corrected over heads and categories by Benjamini-Hochberg), and few controls have as large a
+share. In each control as much of the attention of the same queries is hidden on other keys, drawn
+at random. A category does not carry it if its share is significantly less, or if controls have as
+much. Sets of several heads have no controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends
+from mechcore.ablation.effects.information import information_table
+from mechcore.data.examples import ALL
+from mechcore.evaluation.evaluate import METRICS
+from mechcore.evaluation.intervals import Statistics, mean_intervals, ratio_intervals
+from mechcore.evaluation.p_values import adjusted_p, p_among, paired_p
+from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema
+from mechcore.wording import SIGNIFICANT
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+CARRIED = 0.5
+"""Share of an effect that a category carries it with, at least."""
+
+SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
+
+_FIGURES: dict[str, Kind] = dict.fromkeys(("information", "threshold", "accuracy"), "points")
+_FIGURES["margin"] = "number"
+KNOCKOUTS = Schema(
+    "knockouts",
+    "What changes with the keys of a category hidden from the queries of a head, or of several, "
+    "beside what changes without the head; negative: worse.",
+    (
+        Column("component", "text", "the head; or core, other heads, all heads, hidden together"),
+        SIZE.called("", meaning="heads whose keys are hidden"),
+        Column("category", "text", "the keys that are hidden"),
+        *PLACE,
+        N,
+        *CLUSTERS,
+        *(
+            column
+            for figure, kind in _FIGURES.items()
+            for column in (
+                *own_ends(f"{figure}_change", kind, f"change of {figure}", signed=True),
+                Column(f"{figure}_change_without", kind, "the same without the head", signed=True),
+            )
+        ),
+        Column("mass", "share", "attention on the category, of queries that have such a key"),
+        *own_ends(
+            "share",
+            "share",
+            "margin_change over margin_change_without, where the latter is shown not to be 0",
+            header="share of its effect",
+        ),
+        Column("p", "number", f"of the share being {CARRIED:g}", shown="small"),
+        Column("p_adjusted", "number", "corrected over heads and categories", shown="small"),
+        Column("n_controls", "whole", "draws of as much attention on other keys"),
+        Column("control_share", "share", "mean share where that is hidden instead"),
+        Column("control_mass", "share", "part of the mass that could be hidden there"),
+        Column("p_control", "number", "of so large a share among controls", shown="small"),
+        Column(
+            "carried",
+            "text",
+            f"whether the category carries the effect: {SUPPORTED}, {NOT_SUPPORTED} or "
+            f"{INCONCLUSIVE}; empty for heads without a shown effect, and groups",
+            header="carries it",
+        ),
+    ),
+)
+
+
+def knockout_table(
+    plain: Ablations,
+    hidden: Mapping[str, Ablations],
+    masses: Mapping[tuple[str, str], Mapping[str, float]] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    **statistics: Unpack[Statistics],
+) -> pd.DataFrame:
+    """Changes with hidden keys, and their shares; no controls yet, see `with_controls`.
+
+    Args:
+        plain: the answers without each head, and without sets of heads that have a name.
+        hidden: by category, the answers with its keys hidden from each of these instead.
+        masses: by head and category, see `mechcore.attention.knockouts.masses`.
+        groups: subsets to take together under a name, beside all examples.
+        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
+
+    Returns:
+        The columns of `KNOCKOUTS`, one row per head or set, category, and group of examples.
+    """
+    wanted, tables = [ALL, *(groups or {})], []
+    members = {name: rows for name, rows in plain.full.groups(groups) if name in wanted}
+    for category, ablations in hidden.items():
+        sets = [s for s in plain.sets if s in ablations.without]
+        whole = replace(plain, without={s: plain.without[s] for s in sets})
+        ends: Statistics = {**statistics, "n_resamples": 2}  # those of whole ablations are known
+        without = information_table(whole, groups, subsets=wanted, **ends)
+        table = information_table(ablations, groups, subsets=wanted, **statistics)
+        table = table.rename(columns={"set": "component"}).assign(category=category, carried="")
+        for name in ("information_change", "threshold_change"):
+            table[f"{name}_without"] = without[name]
+        figures = [
+            row for rows in members.values() for row in _figures(whole, ablations, rows, statistics)
+        ]
+        keys = zip(table["component"], table["category"], strict=True)
+        more = pd.DataFrame([(masses or {}).get(key, {}) for key in keys], index=table.index)
+        tables.append(pd.concat([table, pd.DataFrame(figures), more], axis=1))
+    joined = pd.concat(tables or [KNOCKOUTS.frame([])], ignore_index=True)
+    names = [name for name in KNOCKOUTS.names if name in {*joined, *KNOCKOUTS.required}]
+    joined = joined.reindex(columns=names)
+    for _, part in joined.groupby("subset"):
+        p = adjusted_p(part["p"].to_numpy(float), "benjamini-hochberg")
+        joined.loc[part.index, "p_adjusted"] = p
+    return joined
+
+
+def _figures(
+    plain: Ablations, ablations: Ablations, members: np.ndarray, statistics: Statistics
+) -> list[dict[str, float]]:
+    """Changes of margin and accuracy of every set of ``plain``, and shares."""
+    sample = plain.full.samples(members)[""]
+    rows: list[dict[str, float]] = [{} for _ in plain.without]
+    for metric in METRICS:
+        values, without = (
+            np.stack([of.changes(one, metric)[members] for one in plain.without])
+            for of in (ablations, plain)
+        )
+        options: dict[str, Any] = {"answers": metric == "accuracy", "clusters": sample}
+        intervals = mean_intervals(values, **options, **statistics)
+        for row, interval, change in zip(rows, intervals, without.mean(1), strict=True):
+            row |= interval.columns(f"{metric}_change") | {f"{metric}_change_without": change}
+    # Of margins, which came last.
+    own = adjusted_p(paired_p(without, clusters=sample), "benjamini-hochberg")
+    p = paired_p(values - CARRIED * without, clusters=sample)
+    shares = ratio_intervals(values, without, clusters=sample, level=statistics.get("level", 0.95))
+    for row, share, p_own, p_half in zip(rows, shares, own, p, strict=True):
+        shown = p_own < SIGNIFICANT
+        row |= share.columns("share") | {"p": float(p_half)} if shown else {"p": np.nan}
+    return rows
+
+
+def to_control(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of single heads, over all examples, whose share is shown to be large."""
+    large = (table["p_adjusted"] < SIGNIFICANT) & (table["share"] > CARRIED)
+    return table[large & (table["subset"] == ALL) & (table["size"] == 1)]
+
+
+def with_controls(
+    table: pd.DataFrame, controls: Mapping[int, tuple[float, Sequence[float]]]
+) -> pd.DataFrame:
+    """The table with its controls, and what is carried by the rules of this module.
+
+    Controls are shares of the category and of the draws, on the same examples, by the index of the
+    rows of `to_control`.
+    """
+    table = table.copy()
+    for row, (share, shares) in controls.items():
+        table.loc[row, ["n_controls", "control_share"]] = len(shares), np.mean(shares)
+        table.loc[row, "p_control"] = p_among(share, shares)
+    rules = [
+        table["p"].isna() | (table["subset"] != ALL),
+        table["p_adjusted"] >= SIGNIFICANT,
+        (table["share"] > CARRIED) & ~(table["p_control"] > SIGNIFICANT),
+    ]
+    table["carried"] = np.select(rules, ["", INCONCLUSIVE, SUPPORTED], NOT_SUPPORTED)
+    return table
