@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.attention.categories import OF_TEXTS, claims
@@ -204,8 +204,6 @@ class Knockout(Fill):
 
 class OtherKeys(Knockout):
     """What every head would put out if as much attention on other keys were hidden."""
-
-    order: Int[Tensor, "batch query key"]
 
     def prepare(self, batch: Batch) -> None:
         """See `Fill.prepare`: draws the order of keys for every example."""

@@ -83,7 +83,7 @@ def knockout_shares(table: pd.DataFrame) -> Figure:
     """Shares of effects, heads (rows) by categories (columns), in percent, on one data set."""
     shares = table.pivot_table(index="component", columns="category", values="share", sort=False)
     values, (n, columns) = 100 * shares.to_numpy(float), shares.shape
-    figure = drawing.new_figure(min(2.6 + 0.6 * columns, MAX_WIDTH), 1.4 + 0.25 * n)
+    figure = drawing.new_figure(min(2.6 + 0.6 * columns, MAX_WIDTH), 2.0 + 0.25 * n)
     ax, scale = figure.subplots(), drawing.around_zero(np.clip(values, -100, 100), least=100.0)
     drawing.draw_cells(ax, values, scale, lambda value: number(value, 0), 7.5)
     ax.set_aspect("auto")
