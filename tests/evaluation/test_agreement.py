@@ -101,7 +101,7 @@ def test_a_ranking_by_noise_agrees_with_its_resamples_but_not_between_halves() -
     assert rho == pytest.approx(6 / np.pi * np.arcsin(np.sqrt(0.5) / 2), abs=0.05)  # 0.69
 
 
-# -- correlations as means --------------------------------------------------------------------------
+# -- correlations as means ----------------------------------------------------------------------
 
 
 @pytest.fixture
