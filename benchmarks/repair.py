@@ -22,7 +22,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
 from mechcore.repair import HELD_OUT
 from mechcore.repair.fitting import Settings
-from mechcore.repair.ladder import Labelled, outcomes, runs_of
+from mechcore.repair.ladder import Labelled, Ladder, runs_of
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.outcome import recommended, repair_table
 
@@ -36,7 +36,7 @@ def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -
     name = "absent" if case == "permuted" else case
     with TemporaryDirectory() as folder:
         model = failing_model(name, folder, seed=draw, noise=NOISE)
-        data = failing_data(name, {"train": 200, "id": 300, "ood": 600}, seed=draw)
+        data = failing_data(name, {"train": 64, "id": 200, "ood": 400}, seed=draw)
         means = MeanActivations.compute(model, data["train"])
         repairable = RepairableModel(model, folder, tokenizer_of(), means)
         of = {
@@ -48,10 +48,11 @@ def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -
         if case == "permuted":
             order = np.random.default_rng(draw).permutation(len(data["ood"]))
             of["ood"] = Labelled(data["ood"], of["ood"].correct[order])
-        runs = runs_of(of["ood"], [n], 1, 2, draw, 300)
-        ladder = (repairable, of["ood"], of["id"], data["train"], runs, rungs)
-        done = list(outcomes(*ladder, Settings(steps=steps, seed=draw)))
-    labels = {split: [*map(str, each.label)] for split, each in of.items()}
+        runs = runs_of(of["ood"], [n], 1, 2, draw, 200)
+        settings = Settings(steps=steps, seed=draw)
+        ladder = Ladder(repairable, of["ood"], of["id"], data["train"], settings)
+        done = list(ladder.outcomes(runs, rungs))
+    labels = {split: [*map(str, examples.label)] for split, examples in of.items()}
     table = repair_table(done, of["ood"], of["id"], labels)
     held = table[(table["place"] == HELD_OUT) & (table["label"] == "all")]
     reached = held.set_index("rung")["accuracy"].round(4).to_dict()
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rungs", default=",".join(RUNGS))
     parser.add_argument("--examples", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("repair.csv"))
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -103,9 +103,7 @@ class RepairableModel:
         return functional_call(self.hf, dict(weights), (), inputs).logits
 
     @torch.no_grad()
-    def features(
-        self, data: EncodedExamples, weights: Weights, batch_size: int = 64
-    ) -> Float[Tensor, "example d"]:
+    def states(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example d"]:
         """What the last layer reads, of all examples in order.
 
         Raises:
@@ -113,28 +111,35 @@ class RepairableModel:
         """
         read: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-        rows: list[Tensor] = []
-        index: list[Tensor] = []
+        rows, index = list[Tensor](), list[Tensor]()
         try:
-            for batch in data.batches(batch_size):
+            for batch in data.batches(64):
                 logits = self.logits(batch, weights)
                 state = read.pop()
                 if state.ndim == 3:  # a decoder's head runs at every position
                     last = batch["attention_mask"].sum(1).to(state.device) - 1
                     state = state[torch.arange(len(state), device=state.device), last]
-                if not rows:
-                    weight, bias = (weights.get(n, self.weights[n]) for n in self.head_weights)
-                    got = state @ weight.T + bias
-                    if (got - logits).abs().max() > 1e-3 * max(1.0, float(logits.abs().max())):
-                        raise InputError(
-                            f"repair: {type(self.hf).__name__} makes its logits of more than what "
-                            f"{self.head_name} reads at one token; expected a plain last layer"
-                        )
-                rows.append(state.cpu())
+                far = (self.classified(state, weights) - logits).abs().max()
+                if not rows and far > 1e-3 * max(1.0, float(logits.abs().max())):
+                    raise InputError(
+                        f"repair: {type(self.hf).__name__} makes its logits of more than what "
+                        f"{self.head_name} reads at one token; expected a plain last layer"
+                    )
+                rows.append(state)
                 index.append(batch["index"])
         finally:
             hook.remove()
-        return torch.cat(rows)[torch.cat(index).argsort()]
+        return torch.cat(rows)[torch.cat(index).argsort().to(self.device)]
+
+    def classified(self, states: Tensor, weights: Weights) -> Float[Tensor, "example cls"]:
+        """Logits of what the last layer reads; gradients flow into the weights."""
+        weight, bias = (weights.get(name, self.weights[name]) for name in self.head_weights)
+        return states @ weight.T + bias
+
+    @torch.no_grad()
+    def answers(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example cls"]:
+        """Logits of all examples, in order."""
+        return self.classified(self.states(data, weights), weights)
 
     @property
     def head_weights(self) -> tuple[str, str]:
