@@ -204,9 +204,22 @@ class Ladder:
         return Fitting(self.model, examples, replace(self.settings, seed=seed))
 
     def outcomes(
-        self, runs: Sequence[Run], rungs: Sequence[str], folder: Path | None = None
+        self,
+        runs: Sequence[Run],
+        rungs: Sequence[str],
+        folder: Path | None = None,
+        *,
+        diagnose: bool = True,
     ) -> Iterator[Outcome]:
-        """Fit all rungs in every run, and let them answer; ``folder`` keeps runs that are done."""
+        """Fit all rungs in every run, and let them answer.
+
+        Args:
+            runs: see `runs_of`.
+            rungs: their names.
+            folder: keeps runs that are done.
+            diagnose: also train gates to the end, on true and on permuted labels, if there are any.
+        """
+        diagnose &= "gates" in rungs
         settings = {"settings": asdict(self.settings), "rungs": [*rungs]}
         with progress.bar("repairs", len(runs) * len(rungs)) as advance:
             for i, run in enumerate(runs):
@@ -214,13 +227,15 @@ class Ladder:
                 partial = Partial(folder, f"repair-{i}", data=self.outside.data, **depends_on)
                 done = Outcome.restored(run, partial)
                 if done is None:
-                    done = self._outcome(run, rungs, advance)
+                    done = self._outcome(run, rungs, advance, diagnose)
                     done.save(partial)
                 else:
                     advance(len(rungs))
                 yield done
 
-    def _outcome(self, run: Run, rungs: Sequence[str], advance: Callable[[], object]) -> Outcome:
+    def _outcome(
+        self, run: Run, rungs: Sequence[str], advance: Callable[[], object], diagnose: bool
+    ) -> Outcome:
         fitting = self.fitting(run.repair, self.settings.seed + 1000 * run.draw + run.fold)
         of = {place: self.inside if place == INSIDE else self.outside for place in run.tested}
         data = {place: of[place].data.part(rows.tolist()) for place, rows in run.tested.items()}
@@ -236,7 +251,7 @@ class Ladder:
             }
             choices[name], logits[name] = fit.choice, answers
             advance()
-        return Outcome(run, logits, choices, *(_diagnosed(fitting) if "gates" in rungs else ()))
+        return Outcome(run, logits, choices, *(_diagnosed(fitting) if diagnose else ()))
 
     def transfer(self, n: int) -> Float[np.ndarray, "repaired tested"]:
         """Change of accuracy on each subset where the last layer is fitted to one subset alone.
