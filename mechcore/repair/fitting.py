@@ -74,7 +74,7 @@ class Settings:
 
     Attributes:
         steps: of training, at most.
-        batch_size: repair examples in a step, and guard texts beside them.
+        batch_size: repair examples in a step, with half as many guard texts, of similar length.
         guard: weight of the guard.
         seed: of all that is random.
     """
@@ -220,8 +220,8 @@ class Fitting:
         generator = np.random.default_rng(self.settings.seed)
         size = self.settings.batch_size
         rows = _order(range(len(examples.label)), size * steps, generator)
-        alike = [batch["index"].tolist() for batch in examples.guard.batches(size)]
-        texts = _order(alike, steps, generator)  # of similar length, so that little is padded
+        alike = [b["index"].tolist() for b in examples.guard.batches(max(1, size // 2))]
+        texts = _order(alike, steps, generator)
         for step in range(1, steps + 1):
             batch = rows[(step - 1) * size : step * size]
             weights = {**rung.base, **rung.weights(fitted)}
@@ -245,7 +245,7 @@ class Fitting:
             return {0: start}
         fitted = {n: v.clone().requires_grad_() for n, v in start.items()}
         optimiser = torch.optim.LBFGS(
-            list(fitted.values()), max_iter=200, line_search_fn="strong_wolfe"
+            list(fitted.values()), 1, 200, None, 1e-5, 1e-7, line_search_fn="strong_wolfe"
         )
 
         def closure() -> Tensor:

@@ -145,13 +145,21 @@ def runs_of(
 
 
 def _drawn(outside: Labelled, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows in a random order in which subsets, and their labels, take turns."""
+    """Rows in a random order in which subsets, and their labels, take turns.
+
+    Half of the clusters come last: without that, few examples of many would be left of which no
+    cluster is in the repair set.
+    """
     rows = rng.permutation(rows)
     kinds = np.stack([outside.subset[rows], outside.label[rows]])
     kind = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
+    group = outside.group
+    late = rng.permutation(group.max() + 1)[group[rows]] % 2
     turn = np.empty(len(rows), dtype=int)
     for i in np.unique(kind):
-        turn[kind == i] = np.arange((kind == i).sum())
+        for half in (0, 1):
+            some = (kind == i) & (late == half)
+            turn[some] = np.arange(some.sum()) + half * len(rows)
     return rows[np.argsort(turn, kind="stable")]
 
 

@@ -33,7 +33,7 @@ _MOST_SUBSETS = 40
 
 
 def labelled(inputs: Inputs, split: str, *, seed: int | None = None) -> Labelled:
-    """The examples of a split with the classes that are correct; with a seed, no more than tested."""
+    """The examples of a split, with what is correct; with a seed, as many as are tested at most."""
     data = inputs.data[split]
     if seed is not None:
         data = data.part(data.examples.sample_rows(MOST_TESTED, seed))
