@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers.pytorch_utils import Conv1D
 
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -24,6 +23,7 @@ from mechcore.files import appearing, write_json
 from mechcore.masking.means import MeanActivations
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.checkpoint_files import without_bars
+from mechcore.models.export import folded, projection_of
 from mechcore.models.protocol import device_of, is_classifier, n_token_types, name_of, weights_of
 
 Weights: TypeAlias = Mapping[str, Tensor]
@@ -63,14 +63,14 @@ class RepairableModel:
             hf: Any = type(own).from_pretrained(source, revision=revision, dtype=torch.float32)
         hf.config.pad_token_id = own.config.pad_token_id
         self.shape, self.means, self.tokenizer = ModelShape.of(model), means, tokenizer
-        self.family = architecture_of(hf.config)
+        family = architecture_of(hf.config)
         if means is not None:
-            if self.family.projections is None:
+            if family.projections is None:
                 raise InputError(
                     f"repair: gates of {name_of(model)} cannot be folded into its weights: "
-                    f"{self.family.unfoldable}; leave out remove, gates and few-heads (--rungs)"
+                    f"{family.unfoldable}; leave out remove, gates and few-heads (--rungs)"
                 )
-            biased = self.family.with_biases(hf, attention=True, mlp=self.shape.has_mlps)
+            biased = family.with_biases(hf, attention=True, mlp=self.shape.has_mlps)
             if biased is not hf:  # made to be written, without what is worked out on the way
                 hf = type(biased)(biased.config)
                 hf.load_state_dict(biased.state_dict())
@@ -146,41 +146,15 @@ class RepairableModel:
         """Names of the weight and the bias of the last layer."""
         return f"{self.head_name}.weight", f"{self.head_name}.bias"
 
-    def projection(self, layer: int, *, mlp: bool) -> tuple[str, bool]:
-        """Where the output projection of heads or an MLP is, and whether it is transposed."""
-        assert self.family.projections is not None
-        path = self.family.projections[mlp].format(layer)
-        prefix = f"{self.hf.base_model_prefix}." if self.hf.base_model is not self.hf else ""
-        return prefix + path, isinstance(self.hf.base_model.get_submodule(path), Conv1D)
-
     def gated(self, gates: Float[Tensor, "layer component"]) -> dict[str, Tensor]:
-        """Output projections with gates folded in; at 1 they are the model's own, bit for bit."""
-        assert self.means is not None
-        folded: dict[str, Tensor] = {}
-        heads = self.shape.n_heads
-        for layer in range(self.shape.n_layers):
-            name, transposed = self.projection(layer, mlp=False)
-            weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-            by_head = (weight.T if transposed else weight).unflatten(1, (heads, -1))
-            m = gates[layer, :heads]
-            z = self.means.z[..., layer, :, :].to(weight)
-            constant = torch.einsum("mhd,hd,h->m", by_head, z, 1 - m)
-            new = (by_head * m[:, None]).flatten(1)
-            folded[f"{name}.weight"] = new.T if transposed else new
-            folded[f"{name}.bias"] = bias + constant
-            if self.shape.has_mlps:
-                name, _ = self.projection(layer, mlp=True)
-                m = gates[layer, heads]
-                mean = self.means.mlp[..., layer, :].to(weight)
-                folded[f"{name}.weight"] = self.weights[f"{name}.weight"] * m
-                folded[f"{name}.bias"] = self.weights[f"{name}.bias"] * m + (1 - m) * mean
-        return folded
+        """Output projections with gates folded in, see `mechcore.models.export.folded`."""
+        return folded(self.hf, self.weights, gates, self.shape, self.means)
 
     def columns(self, components: Sequence[Any]) -> dict[str, Tensor]:
         """By name of an output projection, which of its weights read one of these heads."""
         masks: dict[str, Tensor] = {}
         for component in components:
-            name, transposed = self.projection(component.layer, mlp=False)
+            name, transposed = projection_of(self.hf, component.layer, mlp=False)
             weight = self.weights[f"{name}.weight"]
             mask = masks.setdefault(f"{name}.weight", torch.zeros_like(weight))
             by_head = (mask.T if transposed else mask).unflatten(1, (self.shape.n_heads, -1))

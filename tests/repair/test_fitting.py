@@ -14,6 +14,7 @@ from mechcore.bench.failing import failing_data, failing_model, tokenizer_of
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
+from mechcore.models.export import projection_of
 from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
 from mechcore.repair.fitting import Fitting, Settings, subset_folds
 from mechcore.repair.ladder import Labelled, Ladder, Outcome, runs_of
@@ -122,7 +123,9 @@ def test_trained_rungs_change_what_they_say(worlds: Any, rung: str) -> None:
     changed = {n for n, w in fit.weights.items() if not torch.equal(w, world.model.weights[n])}
     if rung == "few-heads":
         assert "L0.H2" in fit.choice.note.split()
-        assert changed <= {f"{world.model.projection(i, mlp=False)[0]}.weight" for i in range(3)}
+        assert changed <= {
+            f"{projection_of(world.model.hf, i, mlp=False)[0]}.weight" for i in range(3)
+        }
     elif rung == "lora":
         assert not any("embed" in n or "classifier" in n or n.endswith("bias") for n in changed)
     assert fit.choice.loss <= fit.choice.before
