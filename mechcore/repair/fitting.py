@@ -121,22 +121,11 @@ def subset_folds(
     n_folds: int,
     seed: int,
 ) -> Int[np.ndarray, " example"] | None:
-    """Folds of whole subsets, without each of which every label is left; None if there are none.
-
-    Subsets are dealt out in turn, those of the same labels after one another, in a random order.
-    """
-    labels_of = {i: tuple(np.unique(label[subset == i])) for i in np.unique(subset).tolist()}
-    counts = [sum(i in labels for labels in labels_of.values()) for i in np.unique(label)]
-    n_folds = min(n_folds, *counts)
-    if n_folds < 2:
-        return None
-    generator, fold_of = np.random.default_rng(seed), dict[int, int]()
-    for signature in sorted(set(labels_of.values())):
-        alike = [i for i, labels in labels_of.items() if labels == signature]
-        for i in generator.permutation(alike).tolist():
-            fold_of[i] = len(fold_of) % n_folds
-    folds, every = np.array([fold_of[i] for i in subset.tolist()]), set(label.tolist())
-    left = all(set(label[folds != fold].tolist()) == every for fold in range(n_folds))
+    """Folds of whole subsets, without each of which every label is left; None if there are none."""
+    labels = np.unique(label)
+    n_folds = min(n_folds, *(len(np.unique(subset[label == i])) for i in labels))
+    folds = folds_of(label, seed, 1 + subset, n_folds) if n_folds > 1 else np.zeros(len(label))
+    left = all(np.isin(labels, label[folds != fold]).all() for fold in np.unique(folds))
     return folds if left else None
 
 

@@ -172,18 +172,10 @@ class RepairableModel:
                 f"repair: {type(self.hf).__name__} has no bias for its classes to hold the repair; "
                 "choose one that leaves it alone, such as gates or fine-tune"
             )
-        with torch.no_grad(), without_bars(), appearing(out) as folder:
-            before = {name: self.weights[name].clone() for name in weights}
-            bias: Any = self.head.bias
-            self.head.register_parameter("bias", None if self.adds_bias else bias)
-            try:
-                for name, value in weights.items():
-                    if name in dict(self.hf.named_parameters()):
-                        self.weights[name].copy_(value)
-                self.hf.save_pretrained(folder)
-            finally:
-                self.head.register_parameter("bias", bias)
-                for name, value in before.items():
-                    self.weights[name].copy_(value)
+        state = self.hf.state_dict() | {name: w.contiguous() for name, w in weights.items()}
+        if self.adds_bias:
+            state.pop(self.head_weights[1])
+        with without_bars(), appearing(out) as folder:
+            self.hf.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
             write_json(folder / "mechcore.json", dict(facts))
