@@ -49,9 +49,9 @@ def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -
             order = np.random.default_rng(draw).permutation(len(data["ood"]))
             of["ood"] = Labelled(data["ood"], of["ood"].correct[order])
         runs = runs_of(of["ood"], [n], 1, 2, draw, 200)
-        settings = Settings(steps=steps, seed=draw)
+        settings = Settings(steps=steps, seed=draw, diagnose=False)
         ladder = Ladder(repairable, of["ood"], of["id"], data["train"], settings)
-        done = list(ladder.outcomes(runs[:1], rungs, diagnose=False))
+        done = list(ladder.outcomes(runs[:1], rungs))
     labels = {split: [*map(str, examples.label)] for split, examples in of.items()}
     table = repair_table(done, of["ood"], of["id"], labels)
     held = table[(table["place"] == HELD_OUT) & (table["label"] == "all")]

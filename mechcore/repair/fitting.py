@@ -77,12 +77,14 @@ class Settings:
         batch_size: repair examples in a step, with half as many guard texts, of similar length.
         guard: weight of the guard.
         seed: of all that is random.
+        diagnose: whether gates are also trained to the end, on true and on permuted labels.
     """
 
     steps: int = 60
     batch_size: int = 16
     guard: float = 1.0
     seed: int = 0
+    diagnose: bool = True
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ class Fitting:
         """By folds: the penalty, the learning rate and the number of steps; then on all."""
         losses = self._losses(rung, examples, self._folds())
         rate, penalty, steps = best = min(losses, key=lambda key: losses[key])
-        fitted = self.trained(rung, examples, rate, penalty, steps)[steps]
+        fitted = (
+            self.trained(rung, examples, rate, penalty, steps)[steps] if steps else rung.start()
+        )
         other = float("nan")
         if rung.on_features and len(rung.penalties) > 1:
             by_chance = self._losses(rung, examples, self._folds(by_subset=False))
@@ -187,24 +191,24 @@ class Fitting:
             outside, inside = (
                 examples.part(np.flatnonzero(side)) for side in (folds == fold, folds != fold)
             )
-            losses.setdefault((0.0, 0.0, 0), []).append(self._loss_of(rung, rung.start(), outside))
-            for rate, penalty in product(rung.rates, rung.penalties):
-                for steps, fitted in self.trained(rung, inside, rate, penalty).items():
-                    if steps:
-                        loss = self._loss_of(rung, fitted, outside)
-                        losses.setdefault((rate, penalty, steps), []).append(loss)
+            before = float(self._loss_of_head(rung.base, outside))
+            losses.setdefault((0.0, 0.0, 0), []).append(before)
+            for point in product(rung.rates, rung.penalties):
+                for steps, fitted in self.trained(rung, inside, *point).items():
+                    loss = self._loss_of(rung, fitted, outside)
+                    losses.setdefault((*point, steps), []).append(loss)
         return {key: float(np.mean(values)) for key, values in losses.items()}
 
     def trained(
         self, rung: Rung, examples: Examples, rate: float, penalty: float, last: int | None = None
     ) -> dict[int, Fitted]:
-        """The numbers by the number of steps that they were trained for; 0 is the start."""
+        """The numbers by the number of steps that they were trained for."""
         if rung.on_features:
-            return self._solved(rung, examples, penalty, last)
+            return {1: self._solved(rung, examples, penalty)}
         steps = self.settings.steps if last is None else last
         stops = {steps} if last is not None else {steps // 4, steps // 2, steps}
         fitted = {n: v.clone().requires_grad_() for n, v in rung.start().items()}
-        snapshots = {0: rung.start()}
+        snapshots: dict[int, Fitted] = {}
         optimiser = torch.optim.AdamW(list(fitted.values()), lr=rate, weight_decay=0.0)
         generator = np.random.default_rng(self.settings.seed)
         size = self.settings.batch_size
@@ -225,14 +229,9 @@ class Fitting:
                 snapshots[step] = {n: v.detach().clone() for n, v in fitted.items()}
         return snapshots
 
-    def _solved(
-        self, rung: Rung, examples: Examples, penalty: float, last: int | None
-    ) -> dict[int, Fitted]:
+    def _solved(self, rung: Rung, examples: Examples, penalty: float) -> Fitted:
         """The last layer alone: a smooth problem of few numbers, solved to its end."""
-        start = rung.start()
-        if last == 0:
-            return {0: start}
-        fitted = {n: v.clone().requires_grad_() for n, v in start.items()}
+        fitted = {n: v.clone().requires_grad_() for n, v in rung.start().items()}
         optimiser = torch.optim.LBFGS(
             list(fitted.values()), 1, 200, None, 1e-5, 1e-7, line_search_fn="strong_wolfe"
         )
@@ -245,7 +244,7 @@ class Fitting:
             return loss
 
         optimiser.step(closure)
-        return {0: start, 1: {n: v.detach() for n, v in fitted.items()}}
+        return {n: v.detach() for n, v in fitted.items()}
 
     # -- the loss -------------------------------------------------------------------------------
 
@@ -315,7 +314,7 @@ class Fitting:
             return np.array([float(self._objective(*of)) for of in of_parts])
 
         gates = rung.start()["gates"]
-        losses = [losses_with(gates)]
+        losses = [np.array([float(self._loss_of_head({}, examples.part(rows))) for rows in parts])]
         for _ in range(MOST_REMOVED):
             tried = {}
             for component in candidates[:CANDIDATES]:

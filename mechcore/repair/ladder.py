@@ -212,22 +212,9 @@ class Ladder:
         return Fitting(self.model, examples, replace(self.settings, seed=seed))
 
     def outcomes(
-        self,
-        runs: Sequence[Run],
-        rungs: Sequence[str],
-        folder: Path | None = None,
-        *,
-        diagnose: bool = True,
+        self, runs: Sequence[Run], rungs: Sequence[str], folder: Path | None = None
     ) -> Iterator[Outcome]:
-        """Fit all rungs in every run, and let them answer.
-
-        Args:
-            runs: see `runs_of`.
-            rungs: their names.
-            folder: keeps runs that are done.
-            diagnose: also train gates to the end, on true and on permuted labels, if there are any.
-        """
-        diagnose &= "gates" in rungs
+        """Fit all rungs in every run, and let them answer; ``folder`` keeps runs that are done."""
         settings = {"settings": asdict(self.settings), "rungs": [*rungs]}
         with progress.bar("repairs", len(runs) * len(rungs)) as advance:
             for i, run in enumerate(runs):
@@ -235,15 +222,13 @@ class Ladder:
                 partial = Partial(folder, f"repair-{i}", data=self.outside.data, **depends_on)
                 done = Outcome.restored(run, partial)
                 if done is None:
-                    done = self._outcome(run, rungs, advance, diagnose)
+                    done = self._outcome(run, rungs, advance)
                     done.save(partial)
                 else:
                     advance(len(rungs))
                 yield done
 
-    def _outcome(
-        self, run: Run, rungs: Sequence[str], advance: Callable[[], object], diagnose: bool
-    ) -> Outcome:
+    def _outcome(self, run: Run, rungs: Sequence[str], advance: Callable[[], object]) -> Outcome:
         fitting = self.fitting(run.repair, self.settings.seed + 1000 * run.draw + run.fold)
         of = {place: self.inside if place == INSIDE else self.outside for place in run.tested}
         data = {place: of[place].data.part(rows.tolist()) for place, rows in run.tested.items()}
@@ -259,7 +244,8 @@ class Ladder:
             }
             choices[name], logits[name] = fit.choice, answers
             advance()
-        return Outcome(run, logits, choices, *(_diagnosed(fitting) if diagnose else ()))
+        gates = _diagnosed(fitting) if "gates" in rungs and self.settings.diagnose else ()
+        return Outcome(run, logits, choices, *gates)
 
     def transfer(self, n: int) -> Float[np.ndarray, "repaired tested"]:
         """Change of accuracy on each subset where the last layer is fitted to one subset alone.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import close
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from mechcore.repair.fitting import Fitting, Settings, subset_folds
 from mechcore.repair.ladder import Labelled, Ladder, Outcome, runs_of
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.outcome import gates_table, recommended, repair_table
+from mechcore.repair.rungs import LastLayer
 
 QUICK = Settings(steps=16)
 
@@ -228,6 +230,28 @@ def test_runs_that_are_done_are_not_done_again(
     check_same(first, again)
     assert again.gates is not None
     check_same(second, list(ladder.outcomes(runs, rungs))[1])
+
+
+@pytest.mark.everyday
+def test_rungs_of_the_last_layer_share_what_the_layers_below_compute(
+    worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, ran, states = worlds("threshold"), [], RepairableModel.states
+
+    def watched(self: RepairableModel, data: Any, weights: Any) -> Any:
+        ran.append(data)
+        return states(self, data, weights)
+
+    monkeypatch.setattr(RepairableModel, "states", watched)
+    runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
+    first, _ = world.ladder().outcomes(runs, ["none", "threshold", "last-layer"])
+    assert len(ran) == 3  # the guard, and the test data of both splits
+    tested = world.outside.data.part(runs[0].tested[HELD_OUT].tolist())
+    got = torch.from_numpy(first.logits["none"][HELD_OUT])
+    close(got, world.model.answers(tested, {}))
+    penalties = {*LastLayer.penalties, 0.0}  # nothing changed has none
+    choice = first.choices["last-layer"]
+    assert {choice.penalty, choice.penalty_random} <= penalties
 
 
 def climbed(world: World, rungs: list[str], order: Any = slice(None)) -> tuple[list[Any], Any]:
