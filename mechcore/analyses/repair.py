@@ -139,10 +139,12 @@ class Repair(Analysis):
             yield report.Drawing(figure, "repair-examples", _EFFICIENCY, _ALT)
         for n in sizes:
             yield _ladder(whole_ones[whole_ones["n_examples"] == n], n)
-        columns = ["n_examples", "rung", "place", "label", "n", "accuracy", "gain"]
-        yield report.table_of(by_label, REPAIR, _BY_LABEL, columns, folded=True)
-        columns = ["n_examples", "rung", "place", "auc", "over_threshold", "over_last_layer"]
-        yield report.table_of(whole_ones, REPAIR, _COMPARED, columns, folded=True)
+        for part, caption, columns in (
+            (by_label, _BY_LABEL, ["label", "n", "accuracy", "gain"]),
+            (whole_ones, _COMPARED, ["auc", "over_threshold", "over_last_layer"]),
+        ):
+            columns = ["n_examples", "rung", "place", *columns]
+            yield report.table_of(part, REPAIR, caption, columns, folded=True)
         if (transfer := run.filled("repair_transfer")) is not None:
             yield _matrix(transfer)
         if (gates := run.filled("repair_gates")) is not None:

@@ -123,22 +123,17 @@ def runs_of(
             held = np.zeros(len(outside.label), bool) if fold_of is None else fold_of == fold
             order = _drawn(outside, np.flatnonzero(~held), rng)
             for n in sizes:
-                if n >= len(order):
-                    raise InputError(
-                        f"repair: {n} examples to learn from, of {len(order)} out-of-domain "
-                        "examples that are not held out; expected fewer, so that some are left to "
-                        "test on: lower --examples, or draw more (--max-ood)"
-                    )
                 repair = np.sort(order[:n])
                 seen = np.isin(outside.group, outside.group[repair])
                 tested = {REPAIRED: ~held & ~seen, HELD_OUT: held & ~seen}
                 rows = {k: _at_most(np.flatnonzero(v), rng) for k, v in tested.items()}
                 rows[INSIDE] = np.arange(inside)
-                if not len(rows[REPAIRED]):
+                if n >= len(order) or not len(rows[REPAIRED]):
                     raise InputError(
-                        f"repair: no out-of-domain example is left to test on beside {n} to learn "
-                        "from and all that share a cluster or first text with these; draw more "
-                        "(--max-ood), or lower --examples"
+                        f"repair: {n} examples to learn from, of {len(order)} out-of-domain "
+                        "examples that are not held out; expected fewer, so that some are left to "
+                        "test on that share no cluster or first text with these: lower --examples, "
+                        "or draw more (--max-ood)"
                     )
                 runs.append(Run(n, draw, fold, repair, {k: v for k, v in rows.items() if len(v)}))
     return runs
@@ -151,15 +146,13 @@ def _drawn(outside: Labelled, rows: np.ndarray, rng: np.random.Generator) -> np.
     cluster is in the repair set.
     """
     rows = rng.permutation(rows)
-    kinds = np.stack([outside.subset[rows], outside.label[rows]])
-    kind = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
     group = outside.group
     late = rng.permutation(group.max() + 1)[group[rows]] % 2
-    turn = np.empty(len(rows), dtype=int)
+    kinds = np.stack([outside.subset[rows], outside.label[rows], late])
+    kind = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
+    turn = late * len(rows)
     for i in np.unique(kind):
-        for half in (0, 1):
-            some = (kind == i) & (late == half)
-            turn[some] = np.arange(some.sum()) + half * len(rows)
+        turn[kind == i] += np.arange((kind == i).sum())
     return rows[np.argsort(turn, kind="stable")]
 
 

@@ -69,11 +69,8 @@ def repair_tables(
         tables["repair_gates"] = gates_table(largest, model.shape.components, model.shape.index)
     subsets = np.unique(outside.data.examples.frame["subset"].astype(str))
     if 1 < len(subsets) <= _MOST_SUBSETS:
-        changes = ladder.transfer(most)
-        cells = [
-            (a, b, changes[i, j]) for i, a in enumerate(subsets) for j, b in enumerate(subsets)
-        ]
-        tables["repair_transfer"] = pd.DataFrame(cells, columns=REPAIR_TRANSFER.names)
+        changes = pd.DataFrame(ladder.transfer(most), subsets, subsets).stack(future_stack=True)
+        tables["repair_transfer"] = changes.reset_index().set_axis(REPAIR_TRANSFER.names, axis=1)
     if step.save:
         (run,) = runs_of(outside, [most], 1, 1, step.seed, len(inside.data))
         fitting = ladder.fitting(run.repair)
