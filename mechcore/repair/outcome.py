@@ -120,7 +120,7 @@ def repair_table(
     """Accuracies and gains of all rungs.
 
     Args:
-        runs: of `mechcore.repair.ladder.outcomes`.
+        runs: see `mechcore.repair.ladder.Ladder.outcomes`.
         outside: the out-of-domain examples.
         inside: the in-domain examples.
         labels: name of every example's label, ``"ood"`` and ``"id"``.
