@@ -278,6 +278,7 @@ def _gates(run: report.RunFolder, gates: pd.DataFrame, n: int) -> Iterator[repor
     if roles is not None:
         gates = gates.merge(roles[["component", "role"]], how="left", on="component")
         gates = gates.fillna({"role": NOT_AVAILABLE})
-    columns = [*REPAIR_GATES.names, Column("role", "text", optional=True)]
+    columns: list[report.Shown] = [*REPAIR_GATES.names]
+    columns.append(Column("role", "text", optional=True))
     caption = "Every gate, those farthest from 1 first"
     yield report.table_of(gates, REPAIR_GATES, caption, columns, folded=True)

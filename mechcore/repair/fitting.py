@@ -10,7 +10,7 @@ among the choices. Rungs that leave the layers below the last as they are share 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -251,7 +251,7 @@ class Fitting:
     def _loss_of_head(self, weights: Weights, examples: Examples) -> Tensor:
         """The loss where the last layer alone has other weights."""
         known = (examples.states, examples.guard_states)
-        return self._objective(*(self.model.classified(s, weights) for s in known), examples)
+        return self._objective([self.model.classified(s, weights) for s in known], examples)
 
     def _loss(
         self, weights: Weights, examples: Examples, rows: Sequence[int], texts: Sequence[int]
@@ -259,7 +259,7 @@ class Fitting:
         """The loss on some repair examples and some texts of the guard."""
         repair = self.model.logits(examples.data.rows(rows), weights)
         guard = self.model.logits(examples.guard.rows(texts), weights)
-        return self._objective(repair, guard, examples, rows, texts)
+        return self._objective([repair, guard], examples, rows, texts)
 
     @torch.no_grad()
     def _loss_of(self, rung: Rung, fitted: Mapping[str, Tensor], examples: Examples) -> float:
@@ -268,7 +268,7 @@ class Fitting:
         if rung.on_features:
             return float(self._loss_of_head(weights, examples))
         both = (self.model.answers(data, weights) for data in (examples.data, examples.guard))
-        return float(self._objective(*both, examples))
+        return float(self._objective(both, examples))
 
     def _states(self, weights: Weights) -> list[Tensor]:
         """What the last layer reads of the repair examples and of the guard."""
@@ -276,13 +276,13 @@ class Fitting:
 
     def _objective(
         self,
-        repair: Tensor,
-        guard: Tensor,
+        logits: Iterable[Tensor],
         examples: Examples,
         rows: Any = slice(None),
         texts: Any = slice(None),
     ) -> Tensor:
-        """Of logits: balanced cross-entropy, and the guard."""
+        """Of logits of repair examples and guard: balanced cross-entropy, and KL to the full model."""
+        repair, guard = logits
         wanted = examples.told[texts].log_softmax(-1)
         kl = (wanted.exp() * (wanted - guard.log_softmax(-1))).sum(-1)
         return _cross_entropy(repair, examples, rows) + self.settings.guard * kl.mean()
@@ -310,8 +310,8 @@ class Fitting:
         def losses_with(gates: Tensor) -> Float[np.ndarray, " fold"]:
             weights = self.model.gated(gates)
             repair, guard = (self.model.classified(s, weights) for s in self._states(weights))
-            of_parts = ((repair[rows], guard, examples.part(rows)) for rows in parts)
-            return np.array([float(self._objective(*of)) for of in of_parts])
+            of = [self._objective([repair[r], guard], examples.part(r)) for r in parts]
+            return np.array([float(loss) for loss in of])
 
         gates = rung.start()["gates"]
         losses = [np.array([float(self._loss_of_head({}, examples.part(rows))) for rows in parts])]

@@ -270,11 +270,10 @@ def _diagnosed(fitting: Fitting) -> tuple[np.ndarray, np.ndarray]:
     order = np.random.default_rng(settings.seed).permutation(len(examples.label))
     mixed = replace(examples, correct=examples.correct[order], label=examples.label[order])
     rung = Gates("gates", fitting.model, {}, examples.kinds, settings.seed)
-    own, permuted = (
-        fitting.trained(rung, of, rung.rates[0], rung.penalties[1], settings.steps)
-        for of in (examples, mixed)
-    )
-    return tuple(of[settings.steps]["gates"].cpu().numpy() for of in (own, permuted))
+    how = (rung.rates[0], rung.penalties[1], settings.steps)
+    trained = (fitting.trained(rung, of, *how)[settings.steps] for of in (examples, mixed))
+    own, permuted = (fitted["gates"].cpu().numpy() for fitted in trained)
+    return own, permuted
 
 
 def _right(logits: Tensor, correct: Tensor) -> Float[np.ndarray, " example"]:
