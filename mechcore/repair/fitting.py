@@ -281,7 +281,7 @@ class Fitting:
         rows: Any = slice(None),
         texts: Any = slice(None),
     ) -> Tensor:
-        """Of logits of repair examples and guard: balanced cross-entropy, and KL to the full model."""
+        """Of the logits of both: balanced cross-entropy, and the guard."""
         repair, guard = logits
         wanted = examples.told[texts].log_softmax(-1)
         kl = (wanted.exp() * (wanted - guard.log_softmax(-1))).sum(-1)
