@@ -1,7 +1,7 @@
 """How often the ladder of repairs says what is true of planted models that fail.
 
 Each draw plants a model anew, with noise in its weights, draws its texts, and asks the ladder for a
-recommendation, with one fold of kinds held out at a time. Permuted labels are those of a model that
+recommendation, with half of the kinds held out. Permuted labels are those of a model that
 knows nothing of them: a recommendation there is an error.
 
     python benchmarks/repair.py --draws 100 --out repair.csv
@@ -22,7 +22,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
 from mechcore.repair import HELD_OUT
 from mechcore.repair.fitting import Settings
-from mechcore.repair.ladder import Labelled, outcomes, runs_of
+from mechcore.repair.ladder import Labelled, Ladder, runs_of
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.outcome import recommended, repair_table
 
@@ -36,7 +36,7 @@ def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -
     name = "absent" if case == "permuted" else case
     with TemporaryDirectory() as folder:
         model = failing_model(name, folder, seed=draw, noise=NOISE)
-        data = failing_data(name, {"train": 200, "id": 300, "ood": 600}, seed=draw)
+        data = failing_data(name, {"train": 64, "id": 200, "ood": 400}, seed=draw)
         means = MeanActivations.compute(model, data["train"])
         repairable = RepairableModel(model, folder, tokenizer_of(), means)
         of = {
@@ -48,10 +48,11 @@ def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -
         if case == "permuted":
             order = np.random.default_rng(draw).permutation(len(data["ood"]))
             of["ood"] = Labelled(data["ood"], of["ood"].correct[order])
-        runs = runs_of(of["ood"], [n], 1, 2, draw, 300)
-        ladder = (repairable, of["ood"], of["id"], data["train"], runs, rungs)
-        done = list(outcomes(*ladder, Settings(steps=steps, seed=draw)))
-    labels = {split: [*map(str, each.label)] for split, each in of.items()}
+        runs = runs_of(of["ood"], [n], 1, 2, draw, 200)
+        settings = Settings(steps=steps, seed=draw, diagnose=False)
+        ladder = Ladder(repairable, of["ood"], of["id"], data["train"], settings)
+        done = list(ladder.outcomes(runs[:1], rungs))
+    labels = {split: [*map(str, examples.label)] for split, examples in of.items()}
     table = repair_table(done, of["ood"], of["id"], labels)
     held = table[(table["place"] == HELD_OUT) & (table["label"] == "all")]
     reached = held.set_index("rung")["accuracy"].round(4).to_dict()
@@ -64,13 +65,13 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rungs", default=",".join(RUNGS))
     parser.add_argument("--examples", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("repair.csv"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for case in args.cases.split(","):
-        for draw in range(args.draws):
+    for draw in range(args.draws):
+        for case in args.cases.split(","):
             rungs = args.rungs.split(",")
             rows.append(recommendation(case, draw, rungs, args.examples, args.steps))
             pd.DataFrame(rows).to_csv(args.out, index=False)

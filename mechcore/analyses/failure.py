@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.settings import setting
 from mechcore.steps.base import SHARED, Size, inputs_of, means_of
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from mechcore.ablation import ComponentSet
     from mechcore.ablation.effects.failure import Explanation, Gap
-    from mechcore.report.blocks import Block, Table
-    from mechcore.report.run_folder import RunFolder
 
 _NAMED = 3
 """Subsets and components that a sentence names."""
@@ -118,17 +117,16 @@ class Failure(Ablating, Analysis):
         return sets
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The verdict, where the model fails, what hurts and what is needed, what moves answers."""
         from mechcore.ablation.effects.failure import FAILURE
-        from mechcore.report.blocks import Paragraph, table_of
 
         failure, sets = run.filled("failure"), run.filled("failure_sets")
         if failure is None or sets is None:
             return
         for i, text in enumerate(cls.headlines(run)):
-            yield Paragraph(text, lead=i == 0)
-        yield from (Paragraph(text, note=True) for text in _notes(failure, sets))
+            yield report.Paragraph(text, lead=i == 0)
+        yield from (report.Paragraph(text, note=True) for text in _notes(failure, sets))
         failure = failure[(failure["split"] == "ood") | (failure["subset"] == ALL)]
         inside, part = failure["split"] == "id", failure["subset"] != ALL
         ordered = failure.assign(inside=inside, part=part).sort_values(
@@ -136,12 +134,12 @@ class Failure(Ablating, Analysis):
         )
         caption = "Where the full model fails; balanced accuracy weighs labels alike"
         columns = ["split", "subset", "label", "n", "accuracy", "wrong", "balanced_accuracy"]
-        yield table_of(ordered, FAILURE, caption, [*columns, "threshold", "ceiling", "auc"])
+        yield report.table_of(ordered, FAILURE, caption, [*columns, "threshold", "ceiling", "auc"])
         yield _two_sided(sets)
         yield from _movers(run, sets)
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """What is wrong, what explains it, and what hurts and what is needed."""
         from mechcore.ablation.effects.failure import explanation, gap_of
 
@@ -155,7 +153,7 @@ class Failure(Ablating, Analysis):
         yield _ranking(sets)
 
 
-def _least(run: RunFolder) -> float:
+def _least(run: report.RunFolder) -> float:
     return float((run.analyses.get("roles") or {}).get("least", 0.01))
 
 
@@ -217,14 +215,9 @@ def _explained(sets: pd.DataFrame, why: Explanation) -> str:
         return (
             f"The failure is {degree} the work of {why.name}: ablating it {_flips(row)}, {share}."
         )
-    kinds = sets.drop_duplicates("set")["kind"].value_counts()
-    tried = [count(kinds["single"], "component")]
-    tried += [count(kinds["pair"], "pair")] if "pair" in kinds else []
-    tried += ["the core as a whole"] if "core" in kinds else []
-    more = f"none of {listed(tried)} is confirmed to hurt beyond the threshold"
+    more = f"no set of {sets['set'].nunique()} is confirmed to hurt beyond the threshold"
     if len(harmful):
-        top = harmful.iloc[0]
-        more = f"of {listed(tried)}, {top['set']} hurts most: ablating it {_flips(top)}"
+        more = f"{harmful.iloc[0]['set']} hurts most: ablating it {_flips(harmful.iloc[0])}"
     if why.kind == "threshold":
         rest = "ablation does not explain the rest: " * (why.other < PARTLY)
         return f"The failure is {degree} a moved threshold ({share}); {rest}{more}."
@@ -252,17 +245,7 @@ def _ranking(sets: pd.DataFrame) -> str:
     parts += [_group(moving, "hurts only by moving it", "hurt only by moving it")]
     parts += [_group(needed, "is needed", "are needed")]
     text = f"Of {single['set'].nunique()} single components, as confirmed on held-out halves, "
-    text += f"{'; '.join(parts)}."
-    labels = sets[(sets["subset"] == ALL) & (sets["label"] != ALL) & (sets["kind"] == "single")]
-    fixing = labels[labels["confirmed"] & (labels["net"] > 0)]
-    if labels["label"].nunique() != 2 or fixing.empty:
-        return text
-    row = fixing.iloc[int(fixing["net"].argmax())]
-    other = labels[(labels["set"] == row["set"]) & (labels["label"] != row["label"])].iloc[0]
-    return (
-        f"{text} On {row['label']}, ablating {row['set']} {_flips(row)}; on {other['label']} it "
-        f"fixes {other['fixed']} and breaks {other['broken']}."
-    )
+    return f"{text}{'; '.join(parts)}."
 
 
 def _group(part: pd.DataFrame, verb: str, verbs: str) -> str:
@@ -290,10 +273,8 @@ def _notes(failure: pd.DataFrame, sets: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _two_sided(sets: pd.DataFrame) -> Table:
+def _two_sided(sets: pd.DataFrame) -> report.Table:
     """For every subset and label, what hurts most and what is needed most."""
-    from mechcore.report.blocks import Table
-
     rows = []
     for (subset, label), part in sets.groupby(["subset", "label"], sort=False):
         cells = [str(subset), str(label), whole(part["n"].iloc[0])]
@@ -311,16 +292,15 @@ def _two_sided(sets: pd.DataFrame) -> Table:
         "breaks; all sets are in failure_sets.csv. Confirmed is what holds on the half of the "
         "examples that did not select it"
     )
-    return Table(caption, header, rows, frozenset({0, 1, 3, 6}))
+    return report.Table(caption, header, rows, frozenset({0, 1, 3, 6}))
 
 
-def _movers(run: RunFolder, sets: pd.DataFrame) -> Iterator[Table]:
+def _movers(run: report.RunFolder, sets: pd.DataFrame) -> Iterator[report.Table]:
     """The components whose role is to move the threshold, by direction and size."""
     import pandas as pd
 
     from mechcore.ablation.effects.net import over_all
     from mechcore.ablation.effects.roles import COMPONENT_ROLES, THRESHOLD
-    from mechcore.report.blocks import Table
 
     roles, every = run.filled(COMPONENT_ROLES.name), over_all(sets)
     if roles is None:
@@ -345,4 +325,4 @@ def _movers(run: RunFolder, sets: pd.DataFrame) -> Iterator[Table]:
             "size: how much more often a label is said out of domain without one, labels weighed "
             "alike"
         )
-        yield Table(caption, header, rows, frozenset({0, len(header) - 1}))
+        yield report.Table(caption, header, rows, frozenset({0, len(header) - 1}))

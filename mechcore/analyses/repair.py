@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING, Any
 
+from mechcore import report
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
@@ -19,6 +20,7 @@ from mechcore.wording import (
     DASH,
     NOT_AVAILABLE,
     count,
+    effect,
     listed,
     number,
     percent,
@@ -29,8 +31,6 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechcore.report.blocks import Block, Table
-    from mechcore.report.run_folder import RunFolder
     from mechcore.steps.inputs import Inputs
 
 
@@ -123,36 +123,40 @@ class Repair(Analysis):
         return repair_tables(self, inputs, means_of(work, inputs), work.folder, work.partial)
 
     @classmethod
-    def blocks(cls, run: RunFolder) -> Iterator[Block]:
+    def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The ladder, by label and by number of examples, transfer, and gates as a diagnosis."""
-        from mechcore.repair.outcome import REPAIR, REPAIR_CHOICES, REPAIR_GATES
-        from mechcore.report.blocks import Paragraph, table_of
+        from mechcore.repair.outcome import REPAIR, REPAIR_CHOICES
 
         table = run.filled("repair")
         if table is None:
             return
         for i, text in enumerate(cls.headlines(run)):
-            yield Paragraph(text, lead=i == 0)
-        for n in sorted(table["n_examples"].unique(), reverse=True):
-            yield _ladder(table[table["n_examples"] == n], n)
-        table = table[table["n_examples"] == table["n_examples"].max()]
-        by_label, of_all = table[table["label"] != ALL], table[table["label"] == ALL]
-        columns = ["rung", "place", "label", "n", "accuracy", "gain"]
-        caption = "The same by label: a shift towards one label is no repair"
-        yield table_of(by_label, REPAIR, caption, columns, folded=True)
-        columns = ["rung", "place", "auc", "over_threshold", "over_last_layer"]
-        caption = "Compared with the threshold and the last layer"
-        yield table_of(of_all, REPAIR, caption, columns, folded=True)
+            yield report.Paragraph(text, lead=i == 0)
+        whole_ones, by_label = table[table["label"] == ALL], table[table["label"] != ALL]
+        sizes = sorted(table["n_examples"].unique(), reverse=True)
+        if len(sizes) > 1:
+            figure = report.training_figures.gains_by_examples(whole_ones)
+            yield report.Drawing(figure, "repair-examples", _EFFICIENCY, _ALT)
+        for n in sizes:
+            yield _ladder(whole_ones[whole_ones["n_examples"] == n], n)
+        for part, caption, columns in (
+            (by_label, _BY_LABEL, ["label", "n", "accuracy", "gain"]),
+            (whole_ones, _COMPARED, ["auc", "over_threshold", "over_last_layer"]),
+        ):
+            columns = ["n_examples", "rung", "place", *columns]
+            yield report.table_of(part, REPAIR, caption, columns, folded=True)
         if (transfer := run.filled("repair_transfer")) is not None:
             yield _matrix(transfer)
         if (gates := run.filled("repair_gates")) is not None:
-            yield from _gates(run, gates, REPAIR_GATES)
+            yield from _gates(run, gates, int(table["runs"].max()))
         if (choices := run.filled("repair_choices")) is not None:
             caption = "What was chosen inside the repair examples"
-            yield table_of(choices, REPAIR_CHOICES, caption, REPAIR_CHOICES.names, folded=True)
+            yield report.table_of(
+                choices, REPAIR_CHOICES, caption, REPAIR_CHOICES.names, folded=True
+            )
 
     @classmethod
-    def headlines(cls, run: RunFolder) -> Iterator[str]:
+    def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """Which repair to take, where it holds and where not."""
         from mechcore.repair.outcome import recommended
 
@@ -162,87 +166,71 @@ class Repair(Analysis):
         n = table["n_examples"].max()
         table = table[(table["n_examples"] == n) & (table["label"] == ALL)]
         rung, known = recommended(table), table.set_index(["place", "rung"])
-        start = f"With {count(n, 'repair example')} ({count(table['runs'].iloc[0], 'run')})"
+        text = f"With {count(n, 'repair example')} ({count(table['runs'].iloc[0], 'run')}), "
+        repaired = table[(table["place"] == REPAIRED) & (table["rung"] != "none")]
+        gaining = repaired.loc[repaired["shown"] == "gain", "rung"].tolist()
+        best = repaired.sort_values("gain", ascending=False, kind="stable")["rung"].iloc[0]
         if rung:
-            text = f"{start}, {rung} is the cheapest repair whose gain is shown: "
-            text += f"{listed([_told(known, place, rung) for place in _there(known)])}."
-            names = [*table["rung"].unique()]
-            shown, cheaper = known["shown"], names[1 : names.index(rung)]
-            lost = [name for name in cheaper if shown[(REPAIRED, name)] == "gain"]
-            also = (
-                f" Also {listed(lost)} gain{'s' * (len(lost) == 1)} there, but at a loss in domain."
+            yield f"{text}{rung} is the cheapest repair whose gain is shown: {_told(known, rung)}."
+        elif gaining:
+            yield (
+                f"{text}no repair is recommended: what gains on unseen examples of repaired kinds, "
+                f"{listed(gaining)}, is shown to lose in domain."
             )
-            yield text + also * bool(lost)
         else:
-            yield f"{start}, no repair is recommended: {_why_not(table, known)}."
-        yield _elsewhere(table, known, rung)
+            yield f"{text}no repair is recommended, as no gain is shown on repaired kinds."
+        if best != rung:
+            yield f"The largest gain is that of {best}: {_told(known, best)}."
+        held = table[(table["place"] == HELD_OUT) & (table["rung"] != "none")]
+        if held.empty:
+            yield "The subsets are too few to hold any out, so nothing is known of other kinds."
+            return
+        gains, losses = (held.loc[held["shown"] == way, "rung"] for way in ("gain", "loss"))
+        text = f"a gain is shown for {listed(gains.tolist())}" if len(gains) else "no gain is shown"
+        text += f", and a loss for {listed(losses.tolist())}" if len(losses) else ""
+        yield f"On kinds that were not repaired, {text}."
+
+
+_WHERE = {
+    REPAIRED: "on unseen examples of repaired kinds",
+    HELD_OUT: "on kinds not repaired",
+    INSIDE: INSIDE,
+}
+_EFFICIENCY = (
+    "Gain in balanced accuracy (points) by number of repair examples, with 95 % intervals, on "
+    "kinds that were repaired and on kinds that were held out"
+)
+_ALT = "Line charts of gain against number of repair examples; the numbers are in the tables below."
+_BY_LABEL = "The same by label: a shift towards one label is no repair"
+_COMPARED = "Compared with the threshold and the last layer"
 
 
 def _there(known: pd.DataFrame) -> list[str]:
-    return [p for p in (REPAIRED, HELD_OUT, INSIDE) if p in known.index.get_level_values(0)]
+    return [place for place in _WHERE if place in known.index.get_level_values(0)]
 
 
-_WHERE = {REPAIRED: "on unseen examples of repaired kinds", HELD_OUT: "on kinds not repaired"}
+def _told(known: pd.DataFrame, rung: str) -> str:
+    """The gains of a rung everywhere, and whether they are shown."""
+    parts = []
+    for place in _there(known):
+        row: Any = known.loc[(place, rung)]
+        gain = with_interval(row["gain"], row["gain_low"], row["gain_high"], "accuracy", unit=True)
+        doubt = "" if row["shown"] else ", not shown"
+        parts.append(f"{gain} {_WHERE[place]} (to {percent(row['accuracy'])}{doubt})")
+    return listed(parts)
 
 
-def _told(known: pd.DataFrame, place: str, rung: str) -> str:
-    """The gain of a rung somewhere, and whether it is shown."""
-    row: Any = known.loc[(place, rung)]
-    gain = with_interval(row["gain"], row["gain_low"], row["gain_high"], "accuracy", unit=True)
-    doubt = "" if row["shown"] else ", not shown"
-    return f"{gain} {_WHERE.get(place, place)} (to {percent(row['accuracy'])}{doubt})"
-
-
-def _why_not(table: pd.DataFrame, known: pd.DataFrame) -> str:
-    """What speaks against all rungs."""
-    repaired = table[(table["place"] == REPAIRED) & (table["rung"] != "none")]
-    gaining = repaired[repaired["shown"] == "gain"]
-    if len(gaining):
-        gain, lose = ("gains", "loses") if len(gaining) == 1 else ("gain", "lose")
-        return (
-            f"{listed(gaining['rung'].tolist())} {gain} on unseen examples of repaired kinds, but "
-            f"{lose} in domain"
-        )
-    best = repaired.sort_values("gain", ascending=False, kind="stable").iloc[0]
-    return f"no gain is shown; the largest, of {best['rung']}, is " + _told(
-        known, REPAIRED, best["rung"]
-    )
-
-
-def _elsewhere(table: pd.DataFrame, known: pd.DataFrame, rung: str) -> str:
-    """What helps kinds that were not repaired, and the largest gain on those that were."""
-    held = table[(table["place"] == HELD_OUT) & (table["rung"] != "none")]
-    if held.empty:
-        text = "The subsets are too few to hold any out, so nothing is known of other kinds."
-    else:
-        gains, losses = (held.loc[held["shown"] == way, "rung"] for way in ("gain", "loss"))
-        told = f"a gain is shown for {listed(gains.tolist())}" if len(gains) else "no gain is shown"
-        text = f"On kinds that were not repaired, {told}"
-        text += f", and a loss for {listed(losses.tolist())}." if len(losses) else "."
-    repaired = table[(table["place"] == REPAIRED) & (table["shown"] == "gain")]
-    best = repaired.sort_values("gain", ascending=False, kind="stable")["rung"].tolist()
-    if best and best[0] != rung:
-        text += f" The largest gain is that of {best[0]}: "
-        text += f"{listed([_told(known, place, best[0]) for place in _there(known)])}."
-    return text
-
-
-def _ladder(table: pd.DataFrame, n: int) -> Table:
+def _ladder(table: pd.DataFrame, n: int) -> report.Table:
     """Every rung, with accuracies and gains on each kind of data."""
-    from mechcore.report.blocks import Table
-
-    table = table[table["label"] == ALL]
     known = table.set_index(["place", "rung"])
-    places, rows = _there(known), []
+    places, rows, header = _there(known), [], ["repair"]
     for rung in table["rung"].unique():
         cells = [str(rung)]
         for place in places:
             row: Any = known.loc[(place, rung)]
             gain = with_interval(row["gain"], row["gain_low"], row["gain_high"], "accuracy")
-            cells += [percent(row["accuracy"]), DASH if rung == "none" else gain]
-            cells.append(row["shown"])
+            cells += [percent(row["accuracy"]), DASH if rung == "none" else gain, row["shown"]]
         rows.append(cells)
-    header = ["repair"]
     for place in places:
         header += [place, "gain (points)", "shown"]
     tested = table.drop_duplicates("place").set_index("place")["n"]
@@ -253,15 +241,11 @@ def _ladder(table: pd.DataFrame, n: int) -> Table:
         "what also holds corrected for how many repairs there are. Tested on "
         f"{listed([f'{whole(tested[place])} examples ({place})' for place in places])}"
     )
-    text = {0, *range(3, len(header), 3)}
-    return Table(caption, header, rows, frozenset(text))
+    return report.Table(caption, header, rows, frozenset({0, *range(3, len(header), 3)}))
 
 
-def _matrix(transfer: pd.DataFrame) -> Table:
+def _matrix(transfer: pd.DataFrame) -> report.Table:
     """Repaired subsets by tested ones."""
-    from mechcore.report.blocks import Table
-    from mechcore.wording import effect
-
     wide = transfer.pivot(index="repaired", columns="tested", values="change")
     names = transfer["repaired"].unique().tolist()
     rows = [
@@ -273,25 +257,28 @@ def _matrix(transfer: pd.DataFrame) -> Table:
         "where the last layer is repaired on the subset of a row alone; of labels that it lacks, "
         "examples are drawn from all subsets"
     )
-    return Table(caption, ["repaired", *names], rows, frozenset({0}), folded=len(names) > 8)
+    return report.Table(caption, ["repaired", *names], rows, frozenset({0}), folded=len(names) > 8)
 
 
-def _gates(run: RunFolder, gates: pd.DataFrame, schema: Any) -> Iterator[Block]:
-    """What gates turn down or up in every run, beside the roles."""
-    from mechcore.report.blocks import Paragraph, table_of
+def _gates(run: report.RunFolder, gates: pd.DataFrame, n: int) -> Iterator[report.Block]:
+    """What gates turn down or up in every one of n runs, beside the roles."""
+    from mechcore.repair.outcome import REPAIR_GATES
     from mechcore.tables import Column
 
     signed = gates[gates["sign"] != ""]
     told = [f"{r['component']} ({r['gate']:.2f})" for _, r in signed.iterrows()]
     beyond = "farther than with permuted labels"
-    n = 1 if (repairs := run.filled("repair")) is None else int(repairs["runs"].max())
     chance = len(gates) / (comb(2 * n, n) * 2 ** (n - 1))  # the n largest of 2n, of one sign
     text = f"Gates as a diagnosis: {listed(told)} moved {beyond} in every run, as "
     text += f"{number(chance, 1)} of {count(len(gates), 'gate')} would by chance."
-    yield Paragraph(text if told else f"As a diagnosis, no gate moved {beyond} in every run.")
+    yield report.Paragraph(
+        text if told else f"As a diagnosis, no gate moved {beyond} in every run."
+    )
     roles = run.table("roles")
     if roles is not None:
         gates = gates.merge(roles[["component", "role"]], how="left", on="component")
         gates = gates.fillna({"role": NOT_AVAILABLE})
-    columns = [*schema.names, Column("role", "text", optional=True)]
-    yield table_of(gates, schema, "Every gate, those farthest from 1 first", columns, folded=True)
+    columns: list[report.Shown] = [*REPAIR_GATES.names]
+    columns.append(Column("role", "text", optional=True))
+    caption = "Every gate, those farthest from 1 first"
+    yield report.table_of(gates, REPAIR_GATES, caption, columns, folded=True)

@@ -23,6 +23,8 @@ from mechcore.models import load_model
 
 LONGEST = 32
 """Tokens of a text, more than any has."""
+SLOTS = 10
+"""Of a text: with few, most texts that are left for a test would be those of the repair."""
 
 
 def _copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> Copy:
@@ -34,10 +36,10 @@ _EQUAL = Gate(1, "equal", ("first", "second"), {ANSWER: 4})
 _TURNED, _RANDOM = (0.98, 0.02), (0.98, 0.5)
 
 CIRCUITS: Mapping[str, tuple[Circuit, tuple[float, float]]] = {
-    "head": (Circuit(5, [_copy("L0.H2", 0, answer=6), *_COMPARISON], [_EQUAL]), _TURNED),
+    "head": (Circuit(SLOTS, [_copy("L0.H2", 0, answer=6), *_COMPARISON], [_EQUAL]), _TURNED),
     "backup": (
         Circuit(
-            5,
+            SLOTS,
             [
                 _copy("L0.H2", 0, answer=6, seen=1),
                 _copy("L1.H1", 0, answer=6, unless="there"),
@@ -47,10 +49,10 @@ CIRCUITS: Mapping[str, tuple[Circuit, tuple[float, float]]] = {
         ),
         _TURNED,
     ),
-    "threshold": (Circuit(5, [_copy("L0.H2", 0, answer=6), *_COMPARISON], [_EQUAL]), _TURNED),
+    "threshold": (Circuit(SLOTS, [_copy("L0.H2", 0, answer=6), *_COMPARISON], [_EQUAL]), _TURNED),
     "absent": (
         Circuit(
-            5,
+            SLOTS,
             [_copy("L0.H2", 0, answer=6)],
             distractors=[_copy("L0.H0", 1, idle=1), _copy("L1.H3", 2, idle=1)],
         ),
@@ -77,13 +79,13 @@ def failing_examples(name: str, split: str, n: int, seed: int) -> Examples:
         seed: seed of the draw.
     """
     domain: Domain = "ood" if split == "ood" else "id"
-    population = Population(5, {0: CIRCUITS[name][1]}, [(1, 2)])
+    population = Population(SLOTS, {0: CIRCUITS[name][1]}, [(1, 2)])
     values, labels = population.draw(n, domain, seed)
     if name == "threshold" and domain == "ood":
         values[:, 0] = 1
     fillers = np.random.default_rng([seed, n]).integers(0, 3, n)
     texts = as_texts(split, values, labels, fillers)
-    kinds = [f"kind {2 * int(a > 0) + int(b > 0) + 1}" for a, b in values[:, 3:]]
+    kinds = [f"kind {2 * int(a > 0) + int(b > 0) + 1}" for a, b in values[:, 3:5]]
     return Examples(split, texts.frame.assign(subset=kinds))
 
 

@@ -8,7 +8,7 @@ becomes zero and its bias the mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from mechcore.components import Component, Mask
+from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.files import appearing, check_can_write, write_json
 from mechcore.identity import Identity
@@ -101,7 +101,7 @@ def export_checkpoint(
         model = kind.from_pretrained(source, revision=revision, dtype=torch.float32)
         if kind.__name__.endswith("ForSequenceClassification"):  # reads the last token unpadded
             model.config.pad_token_id = pad_id
-        model = _fold(model, pruned, means)
+        model = _fold(model, mask, means)
         with appearing(out) as folder:
             _save(model, folder)
             tokenizer.save_pretrained(folder)
@@ -193,39 +193,62 @@ def _is_of(identity: Identity, model: Any, load: Callable[..., Any]) -> bool:
 
 
 @torch.no_grad()
-def _fold(model: Any, pruned: list[Component], means: MeanActivations | None) -> Any:
-    """The model with the outputs of ``pruned`` moved into its weights."""
-    heads: dict[int, list[int]] = {}
-    for component in pruned:
-        if component.head is not None:
-            heads.setdefault(component.layer, []).append(component.head)
-    mlps = [component.layer for component in pruned if component.head is None]
-    architecture = architecture_of(model.config)
-    assert architecture.projections is not None
-    attention_path, mlp_path = architecture.projections
+def _fold(model: Any, mask: Mask, means: MeanActivations | None) -> Any:
+    """The model with the outputs of pruned components moved into its weights."""
     if means is not None:
-        model = architecture.with_biases(model, attention=bool(heads), mlp=bool(mlps))
-    for layer, chosen in heads.items():
-        projection = model.base_model.get_submodule(attention_path.format(layer))
-        z = None if means is None else means.z[layer, chosen]
-        _fold_heads(projection, model.config.num_attention_heads, chosen, z)
-    for layer in mlps:
-        projection = model.base_model.get_submodule(mlp_path.format(layer))
-        projection.weight.zero_()
-        if projection.bias is not None:
-            projection.bias.zero_()
-        if means is not None:
-            projection.bias.copy_(means.mlp[layer])
+        pruned = [component.head is None for component in mask.ablated]
+        architecture = architecture_of(model.config)
+        model = architecture.with_biases(model, attention=not all(pruned), mlp=any(pruned))
+    weights = dict(model.named_parameters())
+    for name, value in folded(model, weights, mask.values, mask.shape, means).items():
+        weights[name].copy_(value)
     return model
 
 
-def _fold_heads(
-    projection: Any, n_heads: int, chosen: list[int], z: Float[Tensor, "head d_head"] | None
-) -> None:
-    """Zero what W_O reads from ``chosen`` heads, and add what it makes of their means."""
-    weight = projection.weight.T if isinstance(projection, Conv1D) else projection.weight
-    by_head = weight.unflatten(1, (n_heads, -1))  # [d_model, head, d_head], a view
-    if z is not None:
-        constant = torch.einsum("mhd,hd->m", by_head[:, chosen].double(), z.double())
-        projection.bias.copy_(projection.bias.double() + constant)
-    by_head[:, chosen] = 0
+def projection_of(model: Any, layer: int, *, mlp: bool) -> tuple[str, bool]:
+    """Where the output projection of heads or an MLP is, and whether it is transposed."""
+    paths = architecture_of(model.config).projections
+    assert paths is not None
+    path = paths[mlp].format(layer)
+    prefix = f"{model.base_model_prefix}." if model.base_model is not model else ""
+    return prefix + path, isinstance(model.base_model.get_submodule(path), Conv1D)
+
+
+def folded(
+    model: Any,
+    weights: Mapping[str, Tensor],
+    gates: Float[Tensor, "layer component"],
+    shape: ModelShape,
+    means: MeanActivations | None,
+) -> dict[str, Tensor]:
+    """Output projections with gates ``mean + m * (x - mean)`` folded in, differentiably.
+
+    With gates of 1 they are the model's own, bit for bit.
+
+    Args:
+        model: of Hugging Face.
+        weights: its weights by name.
+        gates: what each component's output x is multiplied by, beside its mean.
+        shape: of the model.
+        means: pooled over positions; None for means of zero.
+    """
+    new: dict[str, Tensor] = {}
+    for layer in range(shape.n_layers):
+        name, transposed = projection_of(model, layer, mlp=False)
+        weight, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+        by_head = (weight.T if transposed else weight).unflatten(1, (shape.n_heads, -1))
+        m = gates[layer, : shape.n_heads].to(weight)
+        columns = (by_head * m[:, None]).flatten(1)
+        new[f"{name}.weight"] = columns.T if transposed else columns
+        if means is not None and bias is not None:
+            z = means.z[..., layer, :, :].to(weight.device, torch.float64)
+            constant = torch.einsum("mhd,hd,h->m", by_head.double(), z, 1 - m.double())
+            new[f"{name}.bias"] = (bias.double() + constant).to(bias)
+        if shape.has_mlps:
+            name, _ = projection_of(model, layer, mlp=True)
+            m = gates[layer, shape.n_heads].to(weight)
+            new[f"{name}.weight"] = weights[f"{name}.weight"] * m
+            if (bias := weights.get(f"{name}.bias")) is not None:
+                mean = 0 if means is None else means.mlp[..., layer, :].to(bias)
+                new[f"{name}.bias"] = bias * m + (1 - m) * mean
+    return new

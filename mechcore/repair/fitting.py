@@ -5,12 +5,12 @@ plus the guard, KL from the full model on in-domain texts, plus a rung's own pen
 else that could be tuned (penalty, learning rate, number of steps, components to remove) is chosen
 inside the repair examples, by the loss and the guard on folds of them: whole subsets where there
 are enough, so that a choice is one that carries over to other kinds. To change nothing is always
-among the choices.
+among the choices. Rungs that leave the layers below the last as they are share what these compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.recalibration import folds_of
 from mechcore.repair.model import RepairableModel, Weights
-from mechcore.repair.rungs import RUNGS, FewHeads, Fitted, LastLayer, Remove, Rung
+from mechcore.repair.rungs import RUNGS, Fitted, Remove, Rung
 
 FOLDS = 2
 """Of the repair examples, to choose by."""
@@ -42,7 +42,8 @@ class Examples:
         subset: number of each one's subset.
         guard: in-domain texts.
         told: the full model's logits of these.
-        rows: which of all repair examples these are.
+        states: what the last layer of the full model reads of the repair examples.
+        guard_states: the same of the guard.
     """
 
     data: EncodedExamples
@@ -51,19 +52,15 @@ class Examples:
     subset: Int[np.ndarray, " example"]
     guard: EncodedExamples
     told: Float[Tensor, "guard cls"]
-    rows: Int[np.ndarray, " example"]
+    states: Float[Tensor, "example d"]
+    guard_states: Float[Tensor, "guard d"]
 
-    def part(self, rows: Sequence[int] | np.ndarray) -> Examples:
+    def part(self, rows: Int[np.ndarray, " part"]) -> Examples:
         """These repair examples alone."""
-        index = [int(i) for i in rows]
-        return replace(
-            self,
-            data=self.data.part(index),
-            correct=self.correct[index],
-            label=self.label[index],
-            subset=self.subset[index],
-            rows=self.rows[index],
-        )
+        index = rows.tolist()
+        names = ("correct", "label", "subset", "states")
+        parts: dict[str, Any] = {name: getattr(self, name)[index] for name in names}
+        return replace(self, data=self.data.part(index), **parts)
 
     @property
     def kinds(self) -> Bool[Tensor, "label cls"]:
@@ -77,35 +74,46 @@ class Settings:
 
     Attributes:
         steps: of training, at most.
-        batch_size: repair examples in a step, and guard texts beside them.
+        batch_size: repair examples in a step, with half as many guard texts, of similar length.
         guard: weight of the guard.
         seed: of all that is random.
+        diagnose: whether gates are also trained to the end, on true and on permuted labels.
     """
 
     steps: int = 60
     batch_size: int = 16
     guard: float = 1.0
     seed: int = 0
+    diagnose: bool = True
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen inside the repair examples; ``loss`` and ``before`` are on held-out folds."""
+    """What was chosen inside the repair examples; see `mechcore.repair.outcome.REPAIR_CHOICES`."""
 
     rate: float = 0.0
     penalty: float = 0.0
     steps: int = 0
     loss: float = float("nan")
     before: float = float("nan")
+    penalty_random: float = float("nan")
     note: str = ""
 
 
 @dataclass(eq=False)
 class Fit:
-    """A fitted rung: its weights, and what was chosen."""
+    """A fitted rung: its weights, what was chosen, and what was fitted.
+
+    Attributes:
+        weights: that take the place of the model's own.
+        choice: what was chosen.
+        body: the rung whose weights below the last layer they have; "" for the model's own.
+        fitted: the numbers behind the weights.
+    """
 
     weights: Weights
     choice: Choice
+    body: str = ""
     fitted: Fitted = field(default_factory=dict)
 
 
@@ -115,29 +123,12 @@ def subset_folds(
     n_folds: int,
     seed: int,
 ) -> Int[np.ndarray, " example"] | None:
-    """Folds of whole subsets, without each of which every label is left; None if there are none.
-
-    Subsets are dealt out in turn, those of the same labels after one another, in a random order.
-    """
-    labels_of = {i: tuple(np.unique(label[subset == i])) for i in np.unique(subset).tolist()}
-    counts = [sum(i in labels for labels in labels_of.values()) for i in np.unique(label)]
-    n_folds = min(n_folds, *counts)
-    if n_folds < 2:
-        return None
-    generator, fold_of = np.random.default_rng(seed), dict[int, int]()
-    for signature in sorted(set(labels_of.values())):
-        alike = [i for i, labels in labels_of.items() if labels == signature]
-        for i in generator.permutation(alike).tolist():
-            fold_of[i] = len(fold_of) % n_folds
-    folds, every = np.array([fold_of[i] for i in subset.tolist()]), set(label.tolist())
-    left = all(set(label[folds != fold].tolist()) == every for fold in range(n_folds))
+    """Folds of whole subsets, without each of which every label is left; None if there are none."""
+    labels = np.unique(label)
+    n_folds = min(n_folds, *(len(np.unique(subset[label == i])) for i in labels))
+    folds = folds_of(label, seed, 1 + subset, n_folds) if n_folds > 1 else np.zeros(len(label))
+    left = all(np.isin(labels, label[folds != fold]).all() for fold in np.unique(folds))
     return folds if left else None
-
-
-def inner_folds(examples: Examples, seed: int) -> np.ndarray:
-    """Folds of the repair examples to choose by: whole subsets where there are enough."""
-    folds = subset_folds(examples.subset, examples.label, FOLDS, seed)
-    return folds_of(examples.label, seed, n_folds=FOLDS) if folds is None else folds
 
 
 class Fitting:
@@ -146,67 +137,88 @@ class Fitting:
     def __init__(self, model: RepairableModel, examples: Examples, settings: Settings) -> None:
         self.model, self.examples, self.settings = model, examples, settings
         self._done: dict[str, Fit] = {}
-        self._features: dict[str, list[Tensor]] = {}
 
     def fit(self, name: str) -> Fit:
         """The rung of that name, with all that there is to choose chosen."""
         if name not in self._done:
-            kind = RUNGS[name]
-            base = self.fit(kind.after).weights if kind.after else {}
-            rung = kind(name, self.model, base, self.examples.kinds, self.settings.seed)
-            if not rung.start() and not isinstance(rung, FewHeads):
-                self._done[name] = Fit(base, Choice())
+            kind, examples = RUNGS[name], self.examples
+            base = self.fit(kind.after) if kind.after else Fit({}, Choice())
+            if base.body:
+                states, guard_states = self._states(base.weights)
+                examples = replace(examples, states=states, guard_states=guard_states)
+            rung = kind(name, self.model, base.weights, examples.kinds, self.settings.seed)
+            rung.prepare(torch.cat([examples.states, examples.guard_states]), self.slopes)
+            if not rung.start():
+                self._done[name] = base
             elif isinstance(rung, Remove):
-                self._done[name] = self._remove(rung)
+                self._done[name] = self._removed(rung)
             else:
-                self._done[name] = self._chosen(rung)
+                self._done[name] = self._chosen(rung, examples, base)
         return self._done[name]
 
-    def _chosen(self, rung: Rung) -> Fit:
+    def _chosen(self, rung: Rung, examples: Examples, base: Fit) -> Fit:
         """By folds: the penalty, the learning rate and the number of steps; then on all."""
-        examples, settings = self.examples, self.settings
-        if isinstance(rung, FewHeads):
-            rung.choose(self.slopes(examples))
-        rates = (0.0,) if rung.on_features else rung.rates
-        grid = list(product(rates, rung.penalties))
-        folds, losses = inner_folds(examples, settings.seed), dict[Any, list[float]]()
+        losses = self._losses(rung, examples, self._folds())
+        rate, penalty, steps = best = min(losses, key=lambda key: losses[key])
+        fitted = (
+            self.trained(rung, examples, rate, penalty, steps)[steps] if steps else rung.start()
+        )
+        other = float("nan")
+        if rung.on_features and len(rung.penalties) > 1:
+            by_chance = self._losses(rung, examples, self._folds(by_subset=False))
+            other = min(by_chance, key=lambda key: by_chance[key])[1]
+        before, note = losses[(0.0, 0.0, 0)], rung.note(fitted)
+        choice = Choice(rate, penalty, steps, losses[best], before, other, note)
+        if not steps:
+            return replace(base, choice=choice, fitted=fitted)
+        with torch.no_grad():
+            weights = {n: w.detach() for n, w in rung.weights(fitted).items()}
+        body = base.body if rung.on_features else rung.name
+        return Fit({**rung.base, **weights}, choice, body, fitted)
+
+    def _folds(self, *, by_subset: bool = True) -> Int[np.ndarray, " example"]:
+        """Folds of the repair examples to choose by: whole subsets where there are enough."""
+        label, seed = self.examples.label, self.settings.seed
+        whole = subset_folds(self.examples.subset, label, FOLDS, seed) if by_subset else None
+        return folds_of(label, seed, n_folds=FOLDS) if whole is None else whole
+
+    def _losses(
+        self, rung: Rung, examples: Examples, folds: Int[np.ndarray, " example"]
+    ) -> dict[tuple[float, float, int], float]:
+        """The mean loss on folds by learning rate, penalty and number of steps; none come first."""
+        losses: dict[Any, list[float]] = {}
         for fold in np.unique(folds):
             outside, inside = (
                 examples.part(np.flatnonzero(side)) for side in (folds == fold, folds != fold)
             )
-            for rate, penalty in grid:
-                for steps, fitted in self.trained(rung, inside, rate, penalty).items():
+            before = float(self._loss_of_head(rung.base, outside))
+            losses.setdefault((0.0, 0.0, 0), []).append(before)
+            for point in product(rung.rates, rung.penalties):
+                for steps, fitted in self.trained(rung, inside, *point).items():
                     loss = self._loss_of(rung, fitted, outside)
-                    losses.setdefault((rate, penalty, steps), []).append(loss)
-        means = {key: float(np.mean(values)) for key, values in losses.items()}
-        best = min(means, key=lambda key: means[key])
-        before = next(loss for (_, _, steps), loss in means.items() if steps == 0)
-        rate, penalty, steps = best
-        fitted = self.trained(rung, examples, rate, penalty, steps)[steps]
-        choice = Choice(rate, penalty, steps, means[best], before, rung.note(fitted))
-        with torch.no_grad():
-            weights = {n: w.detach() for n, w in rung.weights(fitted).items()}
-        return Fit({**rung.base, **weights}, choice, fitted)
+                    losses.setdefault((*point, steps), []).append(loss)
+        return {key: float(np.mean(values)) for key, values in losses.items()}
 
     def trained(
         self, rung: Rung, examples: Examples, rate: float, penalty: float, last: int | None = None
     ) -> dict[int, Fitted]:
-        """The numbers by the number of steps that they were trained for; 0 is the start."""
+        """The numbers by the number of steps that they were trained for."""
         if rung.on_features:
-            return self._solved(rung, examples, penalty, last)
+            return {1: self._solved(rung, examples, penalty)}
         steps = self.settings.steps if last is None else last
-        stops = {0, steps} if last is not None else {0, steps // 4, steps // 2, steps}
+        stops = {steps} if last is not None else {steps // 4, steps // 2, steps}
         fitted = {n: v.clone().requires_grad_() for n, v in rung.start().items()}
-        snapshots = {0: {n: v.detach().clone() for n, v in fitted.items()}}
+        snapshots: dict[int, Fitted] = {}
         optimiser = torch.optim.AdamW(list(fitted.values()), lr=rate, weight_decay=0.0)
         generator = np.random.default_rng(self.settings.seed)
         size = self.settings.batch_size
-        rows, texts = (
-            _order(len(x), size, steps, generator) for x in (examples.label, examples.told)
-        )
+        rows = _order(range(len(examples.label)), size * steps, generator)
+        alike = [b["index"].tolist() for b in examples.guard.batches(max(1, size // 2))]
+        texts = _order(alike, steps, generator)
         for step in range(1, steps + 1):
+            batch = rows[(step - 1) * size : step * size]
             weights = {**rung.base, **rung.weights(fitted)}
-            loss = self._loss(weights, examples, rows[step - 1], texts[step - 1])
+            loss = self._loss(weights, examples, batch, texts[step - 1])
             loss = loss + penalty * rung.penalty(fitted)
             optimiser.zero_grad()
             loss.backward()
@@ -217,116 +229,99 @@ class Fitting:
                 snapshots[step] = {n: v.detach().clone() for n, v in fitted.items()}
         return snapshots
 
-    def _solved(
-        self, rung: Rung, examples: Examples, penalty: float, last: int | None
-    ) -> dict[int, Fitted]:
+    def _solved(self, rung: Rung, examples: Examples, penalty: float) -> Fitted:
         """The last layer alone: a smooth problem of few numbers, solved to its end."""
-        start = rung.start()
-        if last == 0:
-            return {0: start}
-        fitted = {n: v.clone().requires_grad_() for n, v in start.items()}
+        fitted = {n: v.clone().requires_grad_() for n, v in rung.start().items()}
         optimiser = torch.optim.LBFGS(
-            list(fitted.values()), max_iter=200, line_search_fn="strong_wolfe"
+            list(fitted.values()), 1, 200, None, 1e-5, 1e-7, line_search_fn="strong_wolfe"
         )
 
         def closure() -> Tensor:
             optimiser.zero_grad()
-            loss = self._objective(*self._from_features(rung, fitted, examples), examples)
+            loss = self._loss_of_head({**rung.base, **rung.weights(fitted)}, examples)
             loss = loss + penalty * rung.penalty(fitted)
             loss.backward()
             return loss
 
         optimiser.step(closure)
-        return {0: start, 1: {n: v.detach() for n, v in fitted.items()}}
-
-    def _from_features(
-        self, rung: Rung, fitted: Mapping[str, Tensor], examples: Examples
-    ) -> tuple[Tensor, Tensor]:
-        """Logits of repair examples and guard, of what the last layer reads."""
-        if rung.name not in self._features:
-            data = (self.examples.data, self.examples.guard)
-            self._features[rung.name] = [self.model.features(d, rung.base) for d in data]
-        repair, guard = (x.to(self.model.device) for x in self._features[rung.name])
-        if isinstance(rung, LastLayer):
-            rung.spread = torch.cat([repair, guard]).std(0).clamp_min(1e-9)
-        new = rung.weights(fitted)
-        matrix, shift = (new.get(n, rung.own(n)) for n in self.model.head_weights)
-        return repair[examples.rows] @ matrix.T + shift, guard @ matrix.T + shift
+        return {n: v.detach() for n, v in fitted.items()}
 
     # -- the loss -------------------------------------------------------------------------------
 
+    def _loss_of_head(self, weights: Weights, examples: Examples) -> Tensor:
+        """The loss where the last layer alone has other weights."""
+        known = (examples.states, examples.guard_states)
+        return self._objective([self.model.classified(s, weights) for s in known], examples)
+
+    def _loss(
+        self, weights: Weights, examples: Examples, rows: Sequence[int], texts: Sequence[int]
+    ) -> Tensor:
+        """The loss on some repair examples and some texts of the guard."""
+        repair = self.model.logits(examples.data.rows(rows), weights)
+        guard = self.model.logits(examples.guard.rows(texts), weights)
+        return self._objective([repair, guard], examples, rows, texts)
+
+    @torch.no_grad()
+    def _loss_of(self, rung: Rung, fitted: Mapping[str, Tensor], examples: Examples) -> float:
+        """The loss on all of some examples, with the guard."""
+        weights = {**rung.base, **rung.weights(fitted)}
+        if rung.on_features:
+            return float(self._loss_of_head(weights, examples))
+        both = (self.model.answers(data, weights) for data in (examples.data, examples.guard))
+        return float(self._objective(both, examples))
+
+    def _states(self, weights: Weights) -> list[Tensor]:
+        """What the last layer reads of the repair examples and of the guard."""
+        return [self.model.states(d, weights) for d in (self.examples.data, self.examples.guard)]
+
     def _objective(
         self,
-        repair: Tensor,
-        guard: Tensor,
+        logits: Iterable[Tensor],
         examples: Examples,
         rows: Any = slice(None),
         texts: Any = slice(None),
     ) -> Tensor:
-        """Of logits: balanced cross-entropy, and the guard."""
-        label = examples.label
-        counts = np.bincount(label)[label] * len(np.unique(label))
-        weight = torch.as_tensor(len(label) / counts, dtype=repair.dtype)[rows].to(repair.device)
-        correct = examples.correct[rows].to(repair.device)
-        right = repair.log_softmax(-1).masked_fill(~correct, -torch.inf).logsumexp(-1)
-        wanted = examples.told[texts].to(guard).log_softmax(-1)
+        """Of the logits of both: balanced cross-entropy, and the guard."""
+        repair, guard = logits
+        wanted = examples.told[texts].log_softmax(-1)
         kl = (wanted.exp() * (wanted - guard.log_softmax(-1))).sum(-1)
-        return -(weight * right).mean() + self.settings.guard * kl.mean()
+        return _cross_entropy(repair, examples, rows) + self.settings.guard * kl.mean()
 
-    def _loss(
-        self, weights: Weights, examples: Examples, rows: list[int], texts: list[int]
-    ) -> Tensor:
-        repair = self.model.logits(examples.data.rows(rows), weights)
-        guard = self.model.logits(examples.guard.rows(texts), weights)
-        return self._objective(repair, guard, examples, rows, texts)
-
-    @torch.no_grad()
-    def _loss_of(self, rung: Rung, fitted: Mapping[str, Tensor], examples: Examples) -> float:
-        """On all of some examples, with the guard."""
-        if rung.on_features:
-            logits = self._from_features(rung, fitted, examples)
-            return float(self._objective(*logits, examples))
-        return self.loss({**rung.base, **rung.weights(fitted)}, examples)
-
-    @torch.no_grad()
-    def loss(self, weights: Weights, examples: Examples) -> float:
-        """On all of some examples, with the guard."""
-        repair, guard = (
-            logits_of(self.model, d, weights).to(self.model.device)
-            for d in (examples.data, examples.guard)
-        )
-        return float(self._objective(repair, guard, examples))
-
-    def slopes(self, examples: Examples) -> Float[Tensor, "layer component"]:
-        """The slope of the loss in every gate, at 1."""
-        gates = torch.ones(
-            self.model.shape.n_layers, self.model.shape.columns, device=self.model.device
-        ).requires_grad_()
-        n = len(examples.label)
-        for rows in np.array_split(np.arange(n), max(1, n // self.settings.batch_size)):
-            texts = (rows % len(examples.told)).tolist()
-            loss = self._loss(self.model.gated(gates), examples, rows.tolist(), texts)
-            (len(rows) / n * loss).backward()
+    def slopes(self) -> Float[Tensor, "layer component"]:
+        """The slope of the loss in every gate, at 1; the guard has none there."""
+        shape, examples = self.model.shape, self.examples
+        gates = torch.ones(shape.n_layers, shape.columns, device=self.model.device)
+        gates.requires_grad_()
+        for batch in examples.data.batches(self.settings.batch_size):
+            logits, rows = self.model.logits(batch, self.model.gated(gates)), batch["index"]
+            loss = _cross_entropy(logits, examples, rows)
+            (len(rows) / len(examples.label) * loss).backward()
         assert gates.grad is not None
         return gates.grad
 
-    def _remove(self, rung: Remove) -> Fit:
+    def _removed(self, rung: Remove) -> Fit:
         """Of the components that the loss falls without at first order, one after another."""
-        examples, shape = self.examples, self.model.shape
-        slopes = self.slopes(examples)
+        examples, shape, folds = self.examples, self.model.shape, self._folds()
+        slopes = self.slopes()
         candidates = sorted(shape.components, key=lambda c: -float(slopes[shape.index(c)]))
-        folds = inner_folds(examples, self.settings.seed)
-        parts = [examples.part(np.flatnonzero(folds == fold)) for fold in np.unique(folds)]
+        parts = [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
+
+        @torch.no_grad()
+        def losses_with(gates: Tensor) -> Float[np.ndarray, " fold"]:
+            weights = self.model.gated(gates)
+            repair, guard = (self.model.classified(s, weights) for s in self._states(weights))
+            of = [self._objective([repair[r], guard], examples.part(r)) for r in parts]
+            return np.array([float(loss) for loss in of])
+
         gates = rung.start()["gates"]
-        losses = [np.array([self.loss({}, part) for part in parts])]
+        losses = [np.array([float(self._loss_of_head({}, examples.part(rows))) for rows in parts])]
         for _ in range(MOST_REMOVED):
             tried = {}
             for component in candidates[:CANDIDATES]:
                 if gates[shape.index(component)] == 1:
                     without = gates.clone()
                     without[shape.index(component)] = 0
-                    weights = self.model.gated(without)
-                    tried[component] = np.array([self.loss(weights, part) for part in parts])
+                    tried[component] = losses_with(without)
             # One that helps some kinds and hurts others is not removed.
             helping = {c: of for c, of in tried.items() if (of < losses[-1]).all()}
             if not helping:
@@ -336,23 +331,21 @@ class Fitting:
             losses.append(tried[best])
         after, before = (float(of.mean()) for of in (losses[-1], losses[0]))
         note, n = rung.note({"gates": gates}), len(losses) - 1
-        return Fit(self.model.gated(gates), Choice(0.0, 0.0, n, after, before, note))
+        choice = Choice(steps=n, loss=after, before=before, note=note)
+        return Fit(self.model.gated(gates), choice, rung.name) if n else Fit({}, choice)
 
 
-def _order(n: int, size: int, steps: int, generator: np.random.Generator) -> list[list[int]]:
-    """Rows of each step: all in a random order, again and again."""
-    needed = -(-size * steps // n)
-    order = np.concatenate([generator.permutation(n) for _ in range(max(1, needed))])
-    return [order[i * size : (i + 1) * size].tolist() for i in range(steps)]
+def _cross_entropy(logits: Tensor, examples: Examples, rows: Any) -> Tensor:
+    """Of the correct classes, labels of all the examples weighed alike."""
+    label = examples.label
+    counts = np.bincount(label)[label] * len(np.unique(label))
+    weight = torch.as_tensor(len(label) / counts, dtype=logits.dtype)[rows].to(logits.device)
+    wrong = ~examples.correct[rows].to(logits.device)
+    right = logits.log_softmax(-1).masked_fill(wrong, -torch.inf).logsumexp(-1)
+    return -(weight * right).mean()
 
 
-@torch.no_grad()
-def logits_of(
-    model: RepairableModel, data: EncodedExamples, weights: Mapping[str, Tensor]
-) -> Float[Tensor, "example cls"]:
-    """Logits of all examples, in order, on the processor."""
-    rows, index = [], []
-    for batch in data.batches(64):
-        rows.append(model.logits(batch, weights).cpu())
-        index.append(batch["index"])
-    return torch.cat(rows)[torch.cat(index).argsort()]
+def _order(items: Sequence[Any], n: int, generator: np.random.Generator) -> list[Any]:
+    """So many items: all in a random order, again and again."""
+    rounds = (generator.permutation(len(items)) for _ in range(-(-n // len(items))))
+    return [items[i] for order in rounds for i in order.tolist()][:n]

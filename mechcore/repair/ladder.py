@@ -8,7 +8,7 @@ repair set is among those that figures are of. All choices are made inside the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from mechcore.data.examples import CLUSTER
 from mechcore.errors import InputError
 from mechcore.partial import Partial
 from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
-from mechcore.repair.fitting import Choice, Examples, Fitting, Settings, logits_of, subset_folds
+from mechcore.repair.fitting import Choice, Examples, Fitting, Settings, subset_folds
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.rungs import RUNGS, Gates
 
@@ -123,35 +123,36 @@ def runs_of(
             held = np.zeros(len(outside.label), bool) if fold_of is None else fold_of == fold
             order = _drawn(outside, np.flatnonzero(~held), rng)
             for n in sizes:
-                if n >= len(order):
-                    raise InputError(
-                        f"repair: {n} examples to learn from, of {len(order)} out-of-domain "
-                        "examples that are not held out; expected fewer, so that some are left to "
-                        "test on: lower --examples, or draw more (--max-ood)"
-                    )
                 repair = np.sort(order[:n])
                 seen = np.isin(outside.group, outside.group[repair])
                 tested = {REPAIRED: ~held & ~seen, HELD_OUT: held & ~seen}
                 rows = {k: _at_most(np.flatnonzero(v), rng) for k, v in tested.items()}
-                rows[INSIDE] = _at_most(np.arange(inside), np.random.default_rng(seed))
-                if not len(rows[REPAIRED]):
+                rows[INSIDE] = np.arange(inside)
+                if n >= len(order) or not len(rows[REPAIRED]):
                     raise InputError(
-                        f"repair: no out-of-domain example is left to test on beside {n} to learn "
-                        "from and all that share a cluster or first text with these; draw more "
-                        "(--max-ood), or lower --examples"
+                        f"repair: {n} examples to learn from, of {len(order)} out-of-domain "
+                        "examples that are not held out; expected fewer, so that some are left to "
+                        "test on that share no cluster or first text with these: lower --examples, "
+                        "or draw more (--max-ood)"
                     )
                 runs.append(Run(n, draw, fold, repair, {k: v for k, v in rows.items() if len(v)}))
     return runs
 
 
 def _drawn(outside: Labelled, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows in a random order in which subsets, and their labels, take turns."""
+    """Rows in a random order in which subsets, and their labels, take turns.
+
+    Half of the clusters come last: without that, few examples of many would be left of which no
+    cluster is in the repair set.
+    """
     rows = rng.permutation(rows)
-    kinds = np.stack([outside.subset[rows], outside.label[rows]])
+    group = outside.group
+    late = rng.permutation(group.max() + 1)[group[rows]] % 2
+    kinds = np.stack([outside.subset[rows], outside.label[rows], late])
     kind = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
-    turn = np.empty(len(rows), dtype=int)
+    turn = late * len(rows)
     for i in np.unique(kind):
-        turn[kind == i] = np.arange((kind == i).sum())
+        turn[kind == i] += np.arange((kind == i).sum())
     return rows[np.argsort(turn, kind="stable")]
 
 
@@ -159,109 +160,125 @@ def _at_most(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rows if len(rows) <= MOST_TESTED else np.sort(rng.permutation(rows)[:MOST_TESTED])
 
 
-def repair_examples(
-    outside: Labelled, rows: np.ndarray, guard: EncodedExamples, told: Float[Tensor, "guard cls"]
-) -> Examples:
-    """What repairs learn from: these out-of-domain examples, and the guard with its logits."""
-    index = rows.tolist()
-    return Examples(
-        outside.data.part(index),
-        outside.correct[index],
-        outside.label[rows],
-        outside.subset[rows],
-        guard,
-        told,
-        np.arange(len(rows)),
-    )
+class Ladder:
+    """Rungs fitted to examples that are drawn from a task's, and asked about others.
 
+    Args:
+        model: to be repaired.
+        outside: the out-of-domain examples.
+        inside: the in-domain examples.
+        guard: in-domain training texts.
+        settings: how rungs are fitted.
+    """
 
-def outcomes(
-    model: RepairableModel,
-    outside: Labelled,
-    inside: Labelled,
-    guard: EncodedExamples,
-    runs: Sequence[Run],
-    rungs: Sequence[str],
-    settings: Settings,
-    folder: Path | None = None,
-) -> Iterator[Outcome]:
-    """Fit all rungs in every run, and let them answer; ``folder`` keeps the runs that are done."""
-    told = logits_of(model, guard, {})
-    with progress.bar("repairs", len(runs) * len(rungs)) as advance:
-        for i, run in enumerate(runs):
-            depends_on = {"rows": run.repair.tolist(), "settings": asdict(settings)}
-            partial = Partial(
-                folder, f"repair-{i}", data=outside.data, rungs=[*rungs], **depends_on
-            )
-            if (done := Outcome.restored(run, partial)) is not None:
+    def __init__(
+        self,
+        model: RepairableModel,
+        outside: Labelled,
+        inside: Labelled,
+        guard: EncodedExamples,
+        settings: Settings,
+    ) -> None:
+        self.model, self.outside, self.inside, self.settings = model, outside, inside, settings
+        self.guard, self._states = guard, dict[int, Tensor]()
+
+    def own_states(self, data: EncodedExamples) -> Float[Tensor, "example d"]:
+        """What the last layer of the unchanged model reads, worked out once."""
+        if id(data) not in self._states:
+            self._states[id(data)] = self.model.states(data, {})
+        return self._states[id(data)]
+
+    def fitting(self, rows: Int[np.ndarray, " row"], seed: int | None = None) -> Fitting:
+        """What fits rungs to these out-of-domain examples."""
+        outside, index, guard_states = self.outside, rows.tolist(), self.own_states(self.guard)
+        examples = Examples(
+            outside.data.part(index),
+            outside.correct[index],
+            outside.label[rows],
+            outside.subset[rows],
+            self.guard,
+            self.model.classified(guard_states, {}).detach(),
+            self.own_states(outside.data)[index],
+            guard_states,
+        )
+        seed = self.settings.seed if seed is None else seed
+        return Fitting(self.model, examples, replace(self.settings, seed=seed))
+
+    def outcomes(
+        self, runs: Sequence[Run], rungs: Sequence[str], folder: Path | None = None
+    ) -> Iterator[Outcome]:
+        """Fit all rungs in every run, and let them answer; ``folder`` keeps runs that are done."""
+        settings = {"settings": asdict(self.settings), "rungs": [*rungs]}
+        with progress.bar("repairs", len(runs) * len(rungs)) as advance:
+            for i, run in enumerate(runs):
+                depends_on = {"rows": run.repair.tolist(), **settings}
+                partial = Partial(folder, f"repair-{i}", data=self.outside.data, **depends_on)
+                done = Outcome.restored(run, partial)
+                if done is None:
+                    done = self._outcome(run, rungs, advance)
+                    done.save(partial)
+                else:
+                    advance(len(rungs))
                 yield done
-                advance(len(rungs))
-                continue
-            own = replace(settings, seed=settings.seed + 1000 * run.draw + run.fold)
-            examples = repair_examples(outside, run.repair, guard, told)
-            fitting = Fitting(model, examples, own)
-            places = {
-                place: (inside if place == INSIDE else outside).data.part(rows.tolist())
-                for place, rows in run.tested.items()
+
+    def _outcome(self, run: Run, rungs: Sequence[str], advance: Callable[[], object]) -> Outcome:
+        fitting = self.fitting(run.repair, self.settings.seed + 1000 * run.draw + run.fold)
+        of = {place: self.inside if place == INSIDE else self.outside for place in run.tested}
+        data = {place: of[place].data.part(rows.tolist()) for place, rows in run.tested.items()}
+        own = {place: self.own_states(of[place].data)[rows] for place, rows in run.tested.items()}
+        states, logits, choices = {"": own}, {}, {}
+        for name in rungs:
+            fit = fitting.fit(name)
+            if fit.body not in states:
+                states[fit.body] = {p: self.model.states(d, fit.weights) for p, d in data.items()}
+            answers = {
+                place: self.model.classified(read, fit.weights).detach().cpu().numpy()
+                for place, read in states[fit.body].items()
             }
-            logits, choices = {}, {}
-            for name in rungs:
-                fit = fitting.fit(name)
-                choices[name], weights = fit.choice, fit.weights
-                logits[name] = {p: logits_of(model, d, weights).numpy() for p, d in places.items()}
-                advance()
-            diagnosed = _diagnosed(model, examples, own) if "gates" in rungs else (None, None)
-            outcome = Outcome(run, logits, choices, *diagnosed)
-            outcome.save(partial)
-            yield outcome
+            choices[name], logits[name] = fit.choice, answers
+            advance()
+        gates = _diagnosed(fitting) if "gates" in rungs and self.settings.diagnose else ()
+        return Outcome(run, logits, choices, *gates)
+
+    def transfer(self, n: int) -> Float[np.ndarray, "repaired tested"]:
+        """Change of accuracy on each subset where the last layer is fitted to one subset alone.
+
+        Of a subset with some of the labels only, examples of the others are drawn from all subsets.
+        Missing on the diagonal where no example is left.
+        """
+        outside, states = self.outside, self.own_states(self.outside.data)
+        names, label = np.unique(outside.subset), outside.label
+        changes = np.full((len(names), len(names)), np.nan)
+        right = _right(self.model.classified(states, {}), outside.correct)
+        for i in names:
+            rng = np.random.default_rng([self.settings.seed, int(i)])
+            rows = rng.permutation(np.flatnonzero(outside.subset == i))[: max(1, n // 2)]
+            lacking = np.flatnonzero(~np.isin(label, label[rows]))
+            rows = np.concatenate([rows, rng.permutation(lacking)[: max(1, n // 2)]])
+            weights = self.fitting(rows).fit("last-layer").weights
+            change = _right(self.model.classified(states, weights), outside.correct) - right
+            unseen = ~np.isin(outside.group, outside.group[rows])
+            for j in names:
+                tested = unseen & (outside.subset == j)
+                changes[i, j] = change[tested].mean() if tested.any() else np.nan
+        return changes
 
 
-def _diagnosed(
-    model: RepairableModel, examples: Examples, settings: Settings
-) -> tuple[np.ndarray, np.ndarray]:
+def _diagnosed(fitting: Fitting) -> tuple[np.ndarray, np.ndarray]:
     """Gates trained to the end with the middle penalty: on these labels, and on permuted ones."""
+    examples, settings = fitting.examples, fitting.settings
     order = np.random.default_rng(settings.seed).permutation(len(examples.label))
     mixed = replace(examples, correct=examples.correct[order], label=examples.label[order])
-    gates = []
-    for of in (examples, mixed):
-        rung = Gates("gates", model, {}, examples.kinds, settings.seed)
-        fitting = Fitting(model, of, settings)
-        trained = fitting.trained(rung, of, rung.rates[0], rung.penalties[1], settings.steps)
-        gates.append(trained[settings.steps]["gates"].cpu().numpy())
-    return gates[0], gates[1]
+    rung = Gates("gates", fitting.model, {}, examples.kinds, settings.seed)
+    how = (rung.rates[0], rung.penalties[1], settings.steps)
+    trained = (fitting.trained(rung, of, *how)[settings.steps] for of in (examples, mixed))
+    own, permuted = (fitted["gates"].cpu().numpy() for fitted in trained)
+    return own, permuted
 
 
-def transfer(
-    model: RepairableModel, outside: Labelled, guard: EncodedExamples, n: int, settings: Settings
-) -> Float[np.ndarray, "repaired tested"]:
-    """Change of accuracy on each subset where the last layer is fitted to one subset alone.
-
-    Of a subset with some of the labels only, examples of the others are drawn from all subsets.
-    Missing on the diagonal where no example is left.
-    """
-    names = np.unique(outside.subset)
-    changes = np.full((len(names), len(names)), np.nan)
-    before, told = logits_of(model, outside.data, {}).numpy(), logits_of(model, guard, {})
-    features = model.features(outside.data, {})
-    right = _right(before, outside.correct)
-    for i in names:
-        rng = np.random.default_rng([settings.seed, int(i)])
-        rows = rng.permutation(np.flatnonzero(outside.subset == i))[: max(1, n // 2)]
-        lacking = ~np.isin(outside.label, outside.label[rows])
-        rows = np.concatenate([rows, rng.permutation(np.flatnonzero(lacking))[: max(1, n // 2)]])
-        examples = repair_examples(outside, rows, guard, told)
-        weights = Fitting(model, examples, settings).fit("last-layer").weights
-        matrix, bias = (weights[name].cpu() for name in model.head_weights)
-        change = _right((features @ matrix.T + bias).numpy(), outside.correct) - right
-        unseen = ~np.isin(outside.group, outside.group[rows])
-        for j in names:
-            tested = unseen & (outside.subset == j)
-            changes[i, j] = change[tested].mean() if tested.any() else np.nan
-    return changes
-
-
-def _right(logits: np.ndarray, correct: Tensor) -> Float[np.ndarray, " example"]:
-    return correct.numpy()[np.arange(len(logits)), logits.argmax(-1)].astype(float)
+def _right(logits: Tensor, correct: Tensor) -> Float[np.ndarray, " example"]:
+    answers = logits.detach().cpu().argmax(-1)
+    return correct[torch.arange(len(answers)), answers].numpy().astype(float)
 
 
 def check_rungs(names: Sequence[str]) -> list[str]:

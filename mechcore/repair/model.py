@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers.pytorch_utils import Conv1D
 
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -24,6 +23,7 @@ from mechcore.files import appearing, write_json
 from mechcore.masking.means import MeanActivations
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.checkpoint_files import without_bars
+from mechcore.models.export import folded, projection_of
 from mechcore.models.protocol import device_of, is_classifier, n_token_types, name_of, weights_of
 
 Weights: TypeAlias = Mapping[str, Tensor]
@@ -63,14 +63,14 @@ class RepairableModel:
             hf: Any = type(own).from_pretrained(source, revision=revision, dtype=torch.float32)
         hf.config.pad_token_id = own.config.pad_token_id
         self.shape, self.means, self.tokenizer = ModelShape.of(model), means, tokenizer
-        self.family = architecture_of(hf.config)
+        family = architecture_of(hf.config)
         if means is not None:
-            if self.family.projections is None:
+            if family.projections is None:
                 raise InputError(
                     f"repair: gates of {name_of(model)} cannot be folded into its weights: "
-                    f"{self.family.unfoldable}; leave out remove, gates and few-heads (--rungs)"
+                    f"{family.unfoldable}; leave out remove, gates and few-heads (--rungs)"
                 )
-            biased = self.family.with_biases(hf, attention=True, mlp=self.shape.has_mlps)
+            biased = family.with_biases(hf, attention=True, mlp=self.shape.has_mlps)
             if biased is not hf:  # made to be written, without what is worked out on the way
                 hf = type(biased)(biased.config)
                 hf.load_state_dict(biased.state_dict())
@@ -103,9 +103,7 @@ class RepairableModel:
         return functional_call(self.hf, dict(weights), (), inputs).logits
 
     @torch.no_grad()
-    def features(
-        self, data: EncodedExamples, weights: Weights, batch_size: int = 64
-    ) -> Float[Tensor, "example d"]:
+    def states(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example d"]:
         """What the last layer reads, of all examples in order.
 
         Raises:
@@ -113,69 +111,50 @@ class RepairableModel:
         """
         read: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-        rows: list[Tensor] = []
-        index: list[Tensor] = []
+        rows, index = list[Tensor](), list[Tensor]()
         try:
-            for batch in data.batches(batch_size):
+            for batch in data.batches(64):
                 logits = self.logits(batch, weights)
                 state = read.pop()
                 if state.ndim == 3:  # a decoder's head runs at every position
                     last = batch["attention_mask"].sum(1).to(state.device) - 1
                     state = state[torch.arange(len(state), device=state.device), last]
-                if not rows:
-                    weight, bias = (weights.get(n, self.weights[n]) for n in self.head_weights)
-                    got = state @ weight.T + bias
-                    if (got - logits).abs().max() > 1e-3 * max(1.0, float(logits.abs().max())):
-                        raise InputError(
-                            f"repair: {type(self.hf).__name__} makes its logits of more than what "
-                            f"{self.head_name} reads at one token; expected a plain last layer"
-                        )
-                rows.append(state.cpu())
+                far = (self.classified(state, weights) - logits).abs().max()
+                if not rows and far > 1e-3 * max(1.0, float(logits.abs().max())):
+                    raise InputError(
+                        f"repair: {type(self.hf).__name__} makes its logits of more than what "
+                        f"{self.head_name} reads at one token; expected a plain last layer"
+                    )
+                rows.append(state)
                 index.append(batch["index"])
         finally:
             hook.remove()
-        return torch.cat(rows)[torch.cat(index).argsort()]
+        return torch.cat(rows)[torch.cat(index).argsort().to(self.device)]
+
+    def classified(self, states: Tensor, weights: Weights) -> Float[Tensor, "example cls"]:
+        """Logits of what the last layer reads; gradients flow into the weights."""
+        weight, bias = (weights.get(name, self.weights[name]) for name in self.head_weights)
+        return states @ weight.T + bias
+
+    @torch.no_grad()
+    def answers(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example cls"]:
+        """Logits of all examples, in order."""
+        return self.classified(self.states(data, weights), weights)
 
     @property
     def head_weights(self) -> tuple[str, str]:
         """Names of the weight and the bias of the last layer."""
         return f"{self.head_name}.weight", f"{self.head_name}.bias"
 
-    def projection(self, layer: int, *, mlp: bool) -> tuple[str, bool]:
-        """Where the output projection of heads or an MLP is, and whether it is transposed."""
-        assert self.family.projections is not None
-        path = self.family.projections[mlp].format(layer)
-        prefix = f"{self.hf.base_model_prefix}." if self.hf.base_model is not self.hf else ""
-        return prefix + path, isinstance(self.hf.base_model.get_submodule(path), Conv1D)
-
     def gated(self, gates: Float[Tensor, "layer component"]) -> dict[str, Tensor]:
-        """Output projections with gates folded in; at 1 they are the model's own, bit for bit."""
-        assert self.means is not None
-        folded: dict[str, Tensor] = {}
-        heads = self.shape.n_heads
-        for layer in range(self.shape.n_layers):
-            name, transposed = self.projection(layer, mlp=False)
-            weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-            by_head = (weight.T if transposed else weight).unflatten(1, (heads, -1))
-            m = gates[layer, :heads]
-            z = self.means.z[..., layer, :, :].to(weight)
-            constant = torch.einsum("mhd,hd,h->m", by_head, z, 1 - m)
-            new = (by_head * m[:, None]).flatten(1)
-            folded[f"{name}.weight"] = new.T if transposed else new
-            folded[f"{name}.bias"] = bias + constant
-            if self.shape.has_mlps:
-                name, _ = self.projection(layer, mlp=True)
-                m = gates[layer, heads]
-                mean = self.means.mlp[..., layer, :].to(weight)
-                folded[f"{name}.weight"] = self.weights[f"{name}.weight"] * m
-                folded[f"{name}.bias"] = self.weights[f"{name}.bias"] * m + (1 - m) * mean
-        return folded
+        """Output projections with gates folded in, see `mechcore.models.export.folded`."""
+        return folded(self.hf, self.weights, gates, self.shape, self.means)
 
     def columns(self, components: Sequence[Any]) -> dict[str, Tensor]:
         """By name of an output projection, which of its weights read one of these heads."""
         masks: dict[str, Tensor] = {}
         for component in components:
-            name, transposed = self.projection(component.layer, mlp=False)
+            name, transposed = projection_of(self.hf, component.layer, mlp=False)
             weight = self.weights[f"{name}.weight"]
             mask = masks.setdefault(f"{name}.weight", torch.zeros_like(weight))
             by_head = (mask.T if transposed else mask).unflatten(1, (self.shape.n_heads, -1))
@@ -193,18 +172,10 @@ class RepairableModel:
                 f"repair: {type(self.hf).__name__} has no bias for its classes to hold the repair; "
                 "choose one that leaves it alone, such as gates or fine-tune"
             )
-        with torch.no_grad(), without_bars(), appearing(out) as folder:
-            before = {name: self.weights[name].clone() for name in weights}
-            bias: Any = self.head.bias
-            self.head.register_parameter("bias", None if self.adds_bias else bias)
-            try:
-                for name, value in weights.items():
-                    if name in dict(self.hf.named_parameters()):
-                        self.weights[name].copy_(value)
-                self.hf.save_pretrained(folder)
-            finally:
-                self.head.register_parameter("bias", bias)
-                for name, value in before.items():
-                    self.weights[name].copy_(value)
+        state = self.hf.state_dict() | {name: w.contiguous() for name, w in weights.items()}
+        if self.adds_bias:
+            state.pop(self.head_weights[1])
+        with without_bars(), appearing(out) as folder:
+            self.hf.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
             write_json(folder / "mechcore.json", dict(facts))

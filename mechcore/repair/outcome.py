@@ -76,6 +76,13 @@ REPAIR_CHOICES = Schema(
         Column("steps", "whole", "of training; 0: nothing is changed"),
         Column("loss", "number", "on held-out folds of the repair examples, with the guard"),
         Column("before", "number", "the same of the unchanged model"),
+        Column(
+            "penalty_random",
+            "number",
+            "the penalty that folds of examples at random, not of whole subsets, would choose",
+            optional=True,
+            shown="exact",
+        ),
         Column("note", "text", "components removed, or trained"),
     ),
 )
@@ -113,7 +120,7 @@ def repair_table(
     """Accuracies and gains of all rungs.
 
     Args:
-        runs: of `mechcore.repair.ladder.outcomes`.
+        runs: see `mechcore.repair.ladder.Ladder.outcomes`.
         outside: the out-of-domain examples.
         inside: the in-domain examples.
         labels: name of every example's label, ``"ood"`` and ``"id"``.
@@ -242,25 +249,14 @@ def gates_table(runs: Sequence[Outcome], components: Sequence[Any], index: Any) 
         components: all components.
         index: of a component in a matrix of gates.
     """
-    known = [o for o in runs if o.gates is not None and o.permuted is not None]
+    known = [(o.gates, o.permuted) for o in runs if o.gates is not None and o.permuted is not None]
     rows = []
     for component in components if known else ():
-        own, mixed = (
-            np.array([getattr(o, which)[index(component)] for o in known])
-            for which in ("gates", "permuted")
-        )
+        own, mixed = np.array([[of[index(component)] for of in both] for both in known]).T
         farthest = np.abs(mixed - 1).max()
-        down, up = bool((own < 1 - farthest).all()), bool((own > 1 + farthest).all())
-        rows.append(
-            {
-                "component": str(component),
-                "gate": own.mean(),
-                "low": own.min(),
-                "high": own.max(),
-                "permuted": mixed[int(np.abs(mixed - 1).argmax())],
-                "sign": "down" * down + "up" * up,
-            }
-        )
+        sign = "down" * bool((own < 1 - farthest).all()) + "up" * bool((own > 1 + farthest).all())
+        permuted = mixed[int(np.abs(mixed - 1).argmax())]
+        rows.append([str(component), own.mean(), own.min(), own.max(), permuted, sign])
     table = pd.DataFrame(rows, columns=REPAIR_GATES.names)
     order = (table["gate"].astype(float) - 1).abs().sort_values(ascending=False, kind="stable")
     return table.loc[order.index].reset_index(drop=True)

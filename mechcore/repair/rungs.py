@@ -12,11 +12,11 @@ entry point in the group ``mechcore.repairs``:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from mechcore.components import Component
@@ -66,6 +66,14 @@ class Rung:
     ) -> None:
         self.name, self.model, self.base, self.kinds, self.seed = name, model, base, kinds, seed
 
+    def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
+        """Look at the repair examples before the start.
+
+        Args:
+            states: what the last layer reads of these and of the guard, [example, d].
+            slopes: makes the slopes of their loss in every gate, [layer, component].
+        """
+
     def start(self) -> Fitted:
         """The numbers that are fitted, as they are before: those of the unchanged model."""
         return {}
@@ -100,7 +108,7 @@ class Threshold(Rung):
     """One shift for each label of the out-of-domain data, added to all of its classes."""
 
     on_features = True
-    penalties = (0.0,)
+    rates = (0.0,)
 
     def start(self) -> Fitted:
         """A shift of 0 for each label."""
@@ -116,8 +124,13 @@ class LastLayer(Rung):
     """The last layer, fitted anew; the penalty is on changes in units of each feature's spread."""
 
     on_features = True
+    rates = (0.0,)
     penalties = (1.0, 0.1, 0.01, 0.001)
     spread: Tensor | float = 1.0
+
+    def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
+        """Take the spread of each feature."""
+        self.spread = states.std(0).clamp_min(1e-9)
 
     def start(self) -> Fitted:
         """Changes of its weight and bias."""
@@ -184,6 +197,11 @@ class FewHeads(Rung):
     rates = (1e-3, 1e-2)
     chosen: Sequence[Component] = ()
 
+    def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
+        """Choose the heads with the steepest slopes."""
+        by_gate, shape = slopes().abs(), self.model.shape
+        self.chosen = sorted(shape.heads, key=lambda h: -float(by_gate[shape.index(h)]))[:HEADS]
+
     def start(self) -> Fitted:
         """Changes of their columns of output projections."""
         self.masks = self.model.columns(self.chosen)
@@ -197,17 +215,12 @@ class FewHeads(Rung):
         """Which."""
         return " ".join(map(str, self.chosen))
 
-    def choose(self, slopes: Float[Tensor, "layer component"]) -> None:
-        """Choose heads, given the slope of the loss in each gate."""
-        heads, shape = self.model.shape.heads, self.model.shape
-        self.chosen = sorted(heads, key=lambda h: -abs(float(slopes[shape.index(h)])))[:HEADS]
-
 
 class RandomHeads(FewHeads):
     """As many heads drawn at random, to compare `FewHeads` with."""
 
-    def choose(self, slopes: Float[Tensor, "layer component"]) -> None:
-        """See `FewHeads.choose`."""
+    def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
+        """Draw the heads."""
         heads = self.model.shape.heads
         self.chosen = random.Random(self.seed).sample(heads, min(HEADS, len(heads)))
 

@@ -24,6 +24,7 @@ YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY, LIGHT_GREY = "#767676", "#DDDDDD"
 SERIES_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 SERIES_MARKERS = ("o", "s", "^", "v", "P", "X")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
 SPLIT_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
 
 SCALES = {"accuracy": 100.0, "margin": 1.0}
@@ -131,6 +132,17 @@ def draw_over_seeds(
         name += f", mean of {n} seeds"
     look: dict[str, Any] = {"color": colour, "marker": marker, "ms": 5.5, "lw": 2.2, "zorder": 3}
     return {name: ax.plot(by_seed.mean(axis=1), label=name, **look)[0]}
+
+
+def draw_by_name(ax: Axes, table: pd.DataFrame, by: str, x: str, y: str) -> None:
+    """A line for each name, and between ``y_low`` and ``y_high`` a band."""
+    for i, (name, part) in enumerate(table.groupby(by, sort=False)):
+        again, nth = divmod(i, len(SERIES_COLOURS))
+        look: dict[str, Any] = {"color": SERIES_COLOURS[nth], "marker": SERIES_MARKERS[nth]}
+        look |= {"ls": DASHES[again % len(DASHES)], "label": shorten(str(name), 30)}
+        ends = part[f"{y}_low"], part[f"{y}_high"]
+        ax.fill_between(part[x], *ends, color=look["color"], alpha=0.15, linewidth=0)
+        ax.plot(part[x], part[y], **look)
 
 
 # -- dot plots: one row per item, values along x ----------------------------------------------

@@ -22,7 +22,6 @@ _TITLES = {
     "signs": "right signs of interactions (share)",
 }
 
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
 _MAX_LABELLED = 24
 _LEGEND_ROOM = 70
 """Letters of a legend in one row."""
@@ -52,17 +51,10 @@ def head_overlap(table: pd.DataFrame) -> Figure:
 @drawing.styled
 def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
     """KL from the full model against sparsity, one line per method: mean and range over seeds."""
-    names = list(dict.fromkeys(methods["method"]))
-    figure = drawing.new_figure(7.4, 4.0 + 0.08 * len(names))
+    figure = drawing.new_figure(7.4, 4.0 + 0.08 * methods["method"].nunique())
     ax = figure.subplots()
-    for i, method in enumerate(names):
-        part = methods[methods["method"] == method]
-        again, nth = divmod(i, len(SERIES_COLOURS))
-        look: dict[str, Any] = {"color": SERIES_COLOURS[nth], "marker": SERIES_MARKERS[nth]}
-        look |= {"ls": _DASHES[again % len(_DASHES)], "label": shorten(method, 30)}
-        share, ends = 100 * part["target_sparsity"], (part["kl_low"], part["kl_high"])
-        ax.fill_between(share, *ends, color=look["color"], alpha=0.15, linewidth=0)
-        ax.plot(share, part["kl"], **look)
+    share = 100 * methods["target_sparsity"]
+    drawing.draw_by_name(ax, methods.assign(share=share), "method", "share", "kl")
     ax.set(xlabel="target sparsity (%)", ylabel="KL from the full model, in domain (nats)")
     ax.set_ylim(bottom=0)
     drawing.legend_below(figure, ax.lines, columns=3)
@@ -89,7 +81,7 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
         x, colour = part["checkpoint"].map(place), SERIES_COLOURS[i % len(SERIES_COLOURS)]
         marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]
         # Earlier groups have wider lines, to stay visible under others with the same values.
-        look: dict[str, Any] = {"color": colour, "ls": _DASHES[i % len(_DASHES)]}
+        look: dict[str, Any] = {"color": colour, "ls": drawing.DASHES[i % len(drawing.DASHES)]}
         look |= {"lw": max(2.6 - 0.4 * i, 1.2)}
         label = shorten(group, 30)
         handles += left.plot(x, 100 * part["full_accuracy"], marker=marker, label=label, **look)

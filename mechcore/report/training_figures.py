@@ -1,4 +1,4 @@
-"""Figures of a training: accuracy and loss over steps."""
+"""Figures of a training, accuracy and loss over steps, and of what repairs gain by examples."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from mechcore.report.drawing import (
     BLUE,
     GREY,
     VERMILION,
+    draw_by_name,
     legend_below,
     new_figure,
     shorten,
@@ -68,4 +69,25 @@ def training_curves(history: pd.DataFrame) -> Figure:
     for ax in (top, bottom):
         ax.grid(axis="y")
     legend_below(figure, [*bold, *thin], columns=4)
+    return figure
+
+
+@styled
+def gains_by_examples(repair: pd.DataFrame) -> Figure:
+    """Gain of each rung against the number of repair examples, with intervals.
+
+    Args:
+        repair: rows of `mechcore.repair.outcome.REPAIR` for all labels together.
+    """
+    places = [place for place in dict.fromkeys(repair["place"]) if place != "in domain"]
+    figure = new_figure(4.2 * len(places), 3.6)
+    for ax, place in zip(figure.subplots(1, len(places), squeeze=False)[0], places, strict=True):
+        part = repair[(repair["place"] == place) & (repair["rung"] != "none")]
+        ends = [name for name in part if name.startswith("gain")]
+        part = part.assign(**{name: 100 * part[name] for name in ends})
+        part = part.sort_values("n_examples", kind="stable")
+        draw_by_name(ax, part, "rung", "n_examples", "gain")
+        ax.axhline(0, color=GREY, lw=0.8)
+        ax.set(title=place, xlabel="repair examples", ylabel="gain (points)")
+    legend_below(figure, ax.lines[:-1], columns=5)
     return figure

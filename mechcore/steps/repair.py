@@ -11,15 +11,8 @@ import pandas as pd
 
 from mechcore.ablation.effects.net import label_names
 from mechcore.masking.means import MeanActivations
-from mechcore.repair.fitting import Fitting, Settings, logits_of
-from mechcore.repair.ladder import (
-    Labelled,
-    check_rungs,
-    outcomes,
-    repair_examples,
-    runs_of,
-    transfer,
-)
+from mechcore.repair.fitting import Settings
+from mechcore.repair.ladder import MOST_TESTED, Labelled, Ladder, check_rungs, runs_of
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.outcome import (
     REPAIR_TRANSFER,
@@ -39,9 +32,11 @@ _MOST_SUBSETS = 40
 """Subsets up to which the transfer matrix is made."""
 
 
-def labelled(inputs: Inputs, split: str) -> Labelled:
-    """The examples of a split with the classes that are correct."""
+def labelled(inputs: Inputs, split: str, *, seed: int | None = None) -> Labelled:
+    """The examples of a split, with what is correct; with a seed, as many as are tested at most."""
     data = inputs.data[split]
+    if seed is not None:
+        data = data.part(data.examples.sample_rows(MOST_TESTED, seed))
     return Labelled(data, inputs.readout(split).correct_classes(data))
 
 
@@ -53,12 +48,13 @@ def repair_tables(
     gated = any(RUNGS[name].gated for name in (*rungs, *step.save))
     source, how = str(inputs.config.source), (means if gated else None, inputs.config.revision)
     model = RepairableModel(inputs.model, source, inputs.tokenizer, *how)
-    outside, inside = labelled(inputs, "ood"), labelled(inputs, "id")
+    outside, inside = labelled(inputs, "ood"), labelled(inputs, "id", seed=step.seed)
     train = inputs.data["train"]
     guard = train.part(train.examples.sample_rows(step.guard_examples, step.seed))
     settings = Settings(step.steps, guard=step.guard, seed=step.seed)
+    ladder = Ladder(model, outside, inside, guard, settings)
     plan = runs_of(outside, step.examples, step.draws, step.folds, step.seed, len(inside.data))
-    done = list(outcomes(model, outside, inside, guard, plan, rungs, settings, partial))
+    done = list(ladder.outcomes(plan, rungs, partial))
     names: dict[str, Sequence[str]] = {
         split: label_names(of.correct.numpy(), of.data.examples.frame["label"].tolist())
         for split, of in (("ood", outside), ("id", inside))
@@ -67,21 +63,18 @@ def repair_tables(
         "repair": repair_table(done, outside, inside, names, least=step.least),
         "repair_choices": choices_table(done),
     }
-    largest = [o for o in done if o.run.n_examples == max(step.examples)]
+    most = max(step.examples)
     if "gates" in rungs:
+        largest = [o for o in done if o.run.n_examples == most]
         tables["repair_gates"] = gates_table(largest, model.shape.components, model.shape.index)
     subsets = np.unique(outside.data.examples.frame["subset"].astype(str))
     if 1 < len(subsets) <= _MOST_SUBSETS:
-        changes = transfer(model, outside, guard, max(step.examples), settings)
-        cells = [
-            (a, b, changes[i, j]) for i, a in enumerate(subsets) for j, b in enumerate(subsets)
-        ]
-        tables["repair_transfer"] = pd.DataFrame(cells, columns=REPAIR_TRANSFER.names)
+        changes = pd.DataFrame(ladder.transfer(most), subsets, subsets).stack(future_stack=True)
+        tables["repair_transfer"] = changes.reset_index().set_axis(REPAIR_TRANSFER.names, axis=1)
     if step.save:
-        rows = runs_of(outside, [max(step.examples)], 1, 1, step.seed, len(inside.data))[0].repair
-        examples = repair_examples(outside, rows, guard, logits_of(model, guard, {}))
-        fitting = Fitting(model, examples, settings)
+        (run,) = runs_of(outside, [most], 1, 1, step.seed, len(inside.data))
+        fitting = ladder.fitting(run.repair)
         for name in step.save:
-            facts = {"repair": name, "source": source, "examples": len(rows)}
+            facts = {"repair": name, "source": source, "examples": most}
             model.save(fitting.fit(name).weights, folder / CHECKPOINTS / name, facts)
     return tables

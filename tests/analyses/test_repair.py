@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import transformers as hf
@@ -14,6 +15,7 @@ from pages import tables_of, with_tables, words_of
 from mechcore.analyses.repair import Repair
 from mechcore.errors import InputError
 from mechcore.main_study.config import Analyses, StudyConfig
+from mechcore.report.blocks import Drawing
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.config import DataConfig
 from mechcore.study.run import run_study
@@ -56,10 +58,11 @@ def test_the_cheapest_shown_gain_is_recommended(run: RunFolder) -> None:
 
 def test_what_is_not_shown_or_loses_in_domain_is_not_recommended(run: RunFolder) -> None:
     text = told(run, ladder(threshold=(0.01, 0, 0)))
-    assert "no repair is recommended: no gain is shown; the largest, of threshold, is" in text
+    assert "no repair is recommended, as no gain is shown on repaired kinds." in text
+    assert "The largest gain is that of threshold: +1.0 points" in text
     assert "On kinds that were not repaired, no gain is shown." in text
     text = told(run, ladder(threshold=(0.1, 0, -0.05)))
-    assert "threshold gains on unseen examples of repaired kinds, but loses in domain" in text
+    assert "what gains on unseen examples of repaired kinds, threshold, is shown to lose" in text
     assert "no repair is recommended" in told(run, ladder(random_heads=(0.1, 0, 0)))
     table = ladder(gates=(0.1, 0.1, 0))
     text = told(run, table[table["place"] != "held-out kinds"])
@@ -89,6 +92,19 @@ def test_the_ladder_and_the_gates_are_shown(run: RunFolder) -> None:
 def study_of(step: Repair, **data: Any) -> StudyConfig:
     examples = DataConfig(max_train=16, max_id=16, max_ood=80, **data)
     return replace(CONFIG, only=("repair",), data=examples, analyses=Analyses(repair=step))
+
+
+def test_gains_by_number_of_examples_are_drawn_where_there_are_several(run: RunFolder) -> None:
+    few, many = ladder(gates=(0.1, 0.05, 0)), ladder(gates=(0.2, 0.1, 0))
+    both = pd.concat([many, few.assign(n_examples=20)], ignore_index=True)
+    (section,) = Repair.sections(with_tables(run, repair=both))
+    (drawing,) = (block for block in section.blocks if isinstance(block, Drawing))
+    repaired, held_out = drawing.figure.axes
+    assert repaired.lines[0].get_label() == "gates"
+    assert repaired.lines[0].get_xydata() == pytest.approx(np.array([[20, 10], [100, 20]]))
+    assert held_out.lines[0].get_ydata() == pytest.approx([5, 10])
+    (section,) = Repair.sections(with_tables(run, repair=few))
+    assert not any(isinstance(block, Drawing) for block in section.blocks)
 
 
 @pytest.mark.usefixtures("no_drawings")

@@ -65,6 +65,12 @@ def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
     assert len(_tables(page)) == len(made) + len(written)
 
 
+def test_what_is_said_of_planted_repairs_is_what_was_measured() -> None:
+    made = _module("planted_repairs").tables(DOCS / "tables" / "repair")
+    page = (DOCS / "results" / "repair.md").read_text()
+    assert made["planted"] in page
+
+
 def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> None:
     _module("agreement_texts").main(tmp_path)
     files = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "id", "ood")}

@@ -32,6 +32,7 @@ NAMES = (
     "05_cognitive_task",
     "06_extractive_structures",
     "07_who_reads_the_core",
+    "08_repair",
 )
 each_notebook = pytest.mark.parametrize("name", NAMES)
 
@@ -501,3 +502,12 @@ def test_who_reads_the_core(run: Callable[[str], Shown]) -> None:
     assert asked["split"] == ["id"] * 3 + ["ood"] * 3
     assert asked["receiver"] == ["L1.MLP", "L2.H1", "answer"] * 2
     assert shown.pictures() == {"pairs", "halves"}
+
+
+def test_what_can_be_repaired(run: Callable[[str], Shown]) -> None:
+    shown = run("08_repair")
+    assert shown.pictures() == {"repair"}
+    assert shown.text("headline").startswith("With 24 repair examples (2 runs), ")
+    assert [row[0] for row in shown.tables("table")[0][3:]] == ["none", "threshold", "gates"]
+    assert "out of domain and" in shown.text("why")
+    assert len(set(shown.columns("sides")["set"])) == 1

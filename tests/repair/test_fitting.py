@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import close
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,11 +15,13 @@ from mechcore.bench.failing import failing_data, failing_model, tokenizer_of
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
+from mechcore.models.export import projection_of
 from mechcore.repair import HELD_OUT, INSIDE, REPAIRED
-from mechcore.repair.fitting import Fitting, Settings, logits_of, subset_folds
-from mechcore.repair.ladder import Labelled, Outcome, outcomes, repair_examples, runs_of, transfer
+from mechcore.repair.fitting import Fitting, Settings, subset_folds
+from mechcore.repair.ladder import Labelled, Ladder, Outcome, runs_of
 from mechcore.repair.model import RepairableModel
 from mechcore.repair.outcome import gates_table, recommended, repair_table
+from mechcore.repair.rungs import LastLayer
 
 QUICK = Settings(steps=16)
 
@@ -31,6 +34,9 @@ class World:
     outside: Labelled
     inside: Labelled
     guard: Any
+
+    def ladder(self, settings: Settings = QUICK) -> Ladder:
+        return Ladder(self.model, self.outside, self.inside, self.guard, settings)
 
     def labels(self) -> dict[str, Any]:
         both = (("ood", self.outside), ("id", self.inside))
@@ -60,7 +66,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def accuracies(world: World, weights: Any, n: int = 40) -> list[float]:
     """Of a repair on three kinds: on unseen examples of these, on the fourth, in domain."""
-    logits = [logits_of(world.model, of.data, weights) for of in (world.outside, world.inside)]
+    logits = [world.model.answers(of.data, weights) for of in (world.outside, world.inside)]
     right = [
         of.correct[torch.arange(len(of.correct)), answers.argmax(-1)].numpy()
         for of, answers in zip((world.outside, world.inside), logits, strict=True)
@@ -71,9 +77,7 @@ def accuracies(world: World, weights: Any, n: int = 40) -> list[float]:
 
 def fitting(world: World, n: int = 40) -> Fitting:
     rows = np.flatnonzero(world.outside.subset < 3)[:n]
-    told = logits_of(world.model, world.guard, {})
-    examples = repair_examples(world.outside, rows, world.guard, told)
-    return Fitting(world.model, examples, QUICK)
+    return world.ladder().fitting(rows)
 
 
 @pytest.mark.everyday
@@ -121,7 +125,9 @@ def test_trained_rungs_change_what_they_say(worlds: Any, rung: str) -> None:
     changed = {n for n, w in fit.weights.items() if not torch.equal(w, world.model.weights[n])}
     if rung == "few-heads":
         assert "L0.H2" in fit.choice.note.split()
-        assert changed <= {f"{world.model.projection(i, mlp=False)[0]}.weight" for i in range(3)}
+        assert changed <= {
+            f"{projection_of(world.model.hf, i, mlp=False)[0]}.weight" for i in range(3)
+        }
     elif rung == "lora":
         assert not any("embed" in n or "classifier" in n or n.endswith("bias") for n in changed)
     assert fit.choice.loss <= fit.choice.before
@@ -133,7 +139,7 @@ def test_the_guard_keeps_the_model_as_it_is_in_domain(worlds: Any) -> None:
     free, guarded = fitting(world), fitting(world)
     guarded.settings = replace(QUICK, guard=1e4)
     told, *after = (
-        logits_of(world.model, world.inside.data, weights)
+        world.model.answers(world.inside.data, weights)
         for weights in ({}, *(f.fit("threshold").weights for f in (free, guarded)))
     )
     moved = [(logits - told).abs().max() for logits in after]
@@ -185,11 +191,10 @@ def test_what_is_tested_has_no_part_in_any_choice(worlds: Any) -> None:
     turned = world.outside.correct.flip(-1)
     turned[run.repair] = world.outside.correct[run.repair]
     rungs = ["none", "threshold", "last-layer", "remove"]
-    ladders = [
-        (world.model, outside, world.inside, world.guard, [run], rungs, Settings(steps=4))
+    (first,), (second,) = (
+        list(replace(world, outside=outside).ladder(Settings(steps=4)).outcomes([run], rungs))
         for outside in (world.outside, replace(world.outside, correct=turned))
-    ]
-    (first,), (second,) = (list(outcomes(*ladder)) for ladder in ladders)
+    )
     check_same(first, second)
 
 
@@ -211,8 +216,8 @@ def test_runs_that_are_done_are_not_done_again(
     world = worlds("head")
     runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
     rungs = ["none", "threshold", "gates"]
-    ladder = (world.model, world.outside, world.inside, world.guard, runs, rungs, Settings(steps=4))
-    first = next(outcomes(*ladder, tmp_path))  # interrupted after one of two
+    ladder = world.ladder(Settings(steps=4))
+    first = next(ladder.outcomes(runs, rungs, tmp_path))  # interrupted after one of two
     fitted, fit = [], Fitting.fit
 
     def watched(self: Fitting, name: str) -> Any:
@@ -220,18 +225,39 @@ def test_runs_that_are_done_are_not_done_again(
         return fit(self, name)
 
     monkeypatch.setattr(Fitting, "fit", watched)
-    again, second = outcomes(*ladder, tmp_path)
+    again, second = ladder.outcomes(runs, rungs, tmp_path)
     assert fitted == rungs
     check_same(first, again)
     assert again.gates is not None
-    check_same(second, list(outcomes(*ladder))[1])
+    check_same(second, list(ladder.outcomes(runs, rungs))[1])
+
+
+@pytest.mark.everyday
+def test_rungs_of_the_last_layer_share_what_the_layers_below_compute(
+    worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, ran, states = worlds("threshold"), [], RepairableModel.states
+
+    def watched(self: RepairableModel, data: Any, weights: Any) -> Any:
+        ran.append(data)
+        return states(self, data, weights)
+
+    monkeypatch.setattr(RepairableModel, "states", watched)
+    runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
+    first, _ = world.ladder().outcomes(runs, ["none", "threshold", "last-layer"])
+    assert len(ran) == 3  # the guard, and the test data of both splits
+    tested = world.outside.data.part(runs[0].tested[HELD_OUT].tolist())
+    got = torch.from_numpy(first.logits["none"][HELD_OUT])
+    close(got, world.model.answers(tested, {}))
+    penalties = {*LastLayer.penalties, 0.0}  # nothing changed has none
+    choice = first.choices["last-layer"]
+    assert {choice.penalty, choice.penalty_random} <= penalties
 
 
 def climbed(world: World, rungs: list[str], order: Any = slice(None)) -> tuple[list[Any], Any]:
     """Outcomes of these rungs with 40 examples, and their table; labels out of domain in order."""
     runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
-    ladder = (world.model, world.outside, world.inside, world.guard, runs, rungs, QUICK)
-    done, told = list(outcomes(*ladder)), world.labels()
+    done, told = list(world.ladder().outcomes(runs, rungs)), world.labels()
     told |= {"ood": [*np.array(told["ood"])[order]]}
     return done, repair_table(done, world.outside, world.inside, told)
 
@@ -263,6 +289,6 @@ def test_permuted_labels_recommend_nothing(worlds: Any) -> None:
 
 def test_a_threshold_carries_over_to_every_kind(worlds: Any) -> None:
     world = worlds("threshold")
-    changes = transfer(world.model, world.outside, world.guard, 40, QUICK)
+    changes = world.ladder().transfer(40)
     assert changes.shape == (4, 4)
     assert (changes[~np.eye(4, dtype=bool)] > 0.3).all()  # few texts of a kind are unseen

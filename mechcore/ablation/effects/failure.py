@@ -97,14 +97,8 @@ def failure_table(
         for subset, label, members in places(answers, labels[split]):
             part = answers.part(members)
             share = share_interval(part.correct, clusters=part.samples()[""])
-            row: dict[str, Any] = {
-                "data": names[split],
-                "split": split,
-                "subset": subset,
-                "label": label,
-            }
-            row |= {"n": len(part.correct), "accuracy": share.mean}
-            row |= {"accuracy_low": share.low, "accuracy_high": share.high}
+            row: dict[str, Any] = {"data": names[split], "split": split, "subset": subset}
+            row |= {"label": label, "n": len(part.correct), **share.columns("accuracy")}
             row["wrong"] = (~part.correct).sum() / n_wrong
             rows.append(row | (_calibration(part, n_resamples, seed) if label == ALL else {}))
     return FAILURE.frame(rows)
@@ -120,8 +114,7 @@ def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, flo
     sample = part.samples()[""]
     right = np.stack([np.zeros(len(label)), part.correct])
     (own,) = effect_over_labels(right, label, sample).intervals(**options)
-    figures = {"balanced_accuracy": own.mean, "guessing": 1 / len(kinds)}
-    figures |= {"balanced_accuracy_low": own.low, "balanced_accuracy_high": own.high}
+    figures = own.columns("balanced_accuracy") | {"guessing": 1 / len(kinds)}
     if reason_against(part.correct_classes.numpy()):
         return figures
     logits = part.logits.numpy().astype(float)
@@ -136,8 +129,7 @@ def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, flo
         logits, biased[None], part.correct_classes.numpy(), clusters=clusters, seed=seed
     ).accuracy.drawn(sample)
     (change,) = gained.intervals(**options)
-    figures |= {"recalibrated": own.mean + change.mean, "threshold": change.mean}
-    figures |= {"threshold_low": change.low, "threshold_high": change.high}
+    figures |= change.columns("threshold") | {"recalibrated": own.mean + change.mean}
     fitted = (scores + fit_biases(scores[None], label)).argmax(-1) == label
     ceiling = np.mean([fitted[label == i].mean() for i in range(len(kinds))])
     if len(kinds) == 2:

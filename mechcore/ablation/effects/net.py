@@ -186,9 +186,8 @@ def _information(
 
 
 def _shown(net: np.ndarray, p: np.ndarray, least: float, alpha: float) -> np.ndarray:
-    known = adjusted_p(p, "benjamini-hochberg") < alpha
-    shown: np.ndarray = known & (np.abs(net) >= least - ROUNDING)
-    return shown
+    small = np.abs(net) < least - ROUNDING
+    return np.where(small, False, adjusted_p(p, "benjamini-hochberg") < alpha)
 
 
 def _effect(
