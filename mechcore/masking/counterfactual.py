@@ -183,7 +183,10 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 
 
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
-    """``fill``; the counterfactual one by its name gets pairs made of encoded examples.
+    """``fill``; the counterfactual one by its name gets the pairs of encoded examples.
+
+    These are the counterfactual prompts that they come with, see `mechcore.data.prompts`, or made
+    of them by `paired`.
 
     Raises:
         InputError: pairs cannot be made, see `paired`, or those given are those of other examples.
@@ -191,7 +194,7 @@ def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
     if not isinstance(data, EncodedExamples):
         return fill
     if fill == "counterfactual":
-        return Counterfactual.of(paired(data, seed))
+        return Counterfactual.of(paired(data, seed) if data.pairs is None else data.pairs)
     pairs = pairs_of(fill)
     if pairs is not None and len(pairs) != len(data):
         raise InputError(

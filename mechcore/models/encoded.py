@@ -12,13 +12,16 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
+from mechcore.data.prompts import Reader, prompt_table
 from mechcore.errors import InputError, warn
 from mechcore.models.protocol import (
     Batch,
     is_causal,
+    is_classifier,
     longest_input,
     n_token_types,
     name_of,
+    padding_token,
     weights_of,
 )
 from mechcore.models.tokenizers import as_read, check_vocabulary, load_tokenizer
@@ -56,7 +59,8 @@ def as_encoded(
 
     Args:
         model: any TransformerLens model.
-        data: see `mechcore.data.given`; `EncodedExamples` come back as they are.
+        data: see `mechcore.data.given` and, of language models, `mechcore.data.prompts`;
+            `EncodedExamples` come back as they are.
         split: which split of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
         tokenizer: in place of that of the checkpoint that the model came from.
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
@@ -76,6 +80,9 @@ def as_encoded(
     """
     if isinstance(data, EncodedExamples):
         return data
+    table = None if columns else prompt_table(data)
+    if table is not None:
+        return _prompt_reader(model, tokenizer).read(table, split)
     examples = given_examples(data, split, columns=columns, label_map=label_map, labelled=labelled)
     if examples is None:
         raise InputError(f"{split} data: found {type(data).__name__}; expected {EXPECTED}")
@@ -100,12 +107,38 @@ def as_data(
     words: bool = False,
 ) -> EncodedExamples | Iterable[Batch]:
     """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
-    if not isinstance(data, EncodedExamples):
+    if not isinstance(data, EncodedExamples) and prompt_table(data) is None:
         examples = given_examples(data, split, labelled=labelled)
         if examples is None and isinstance(data, Iterable) and not isinstance(data, str):
             return data
         data = data if examples is None else examples
     return as_encoded(model, data, split=split, tokenizer=tokenizer, labelled=labelled, words=words)
+
+
+def _prompt_reader(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> Reader:
+    """What reads prompts for a model.
+
+    Raises:
+        InputError: the model is no causal language model.
+    """
+    if is_classifier(model) or not is_causal(model):
+        raise InputError(
+            f"prompts: {name_of(model)} is no causal language model; expected one, or texts with "
+            "labels in the columns text_a and label"
+        )
+
+    def known() -> PreTrainedTokenizerBase:
+        return tokenizer or tokenizer_of(model)
+
+    def begins() -> list[int]:
+        """What a text begins with, by the model itself where it has a tokenizer."""
+        own = tokenizer is None and getattr(model, "tokenizer", None) is not None
+        whole = model.to_tokens("a")[0].tolist() if own else known()("a")["input_ids"]
+        text = known()("a", add_special_tokens=False)["input_ids"]
+        starts = (i for i in range(len(whole)) if whole[i : i + len(text)] == text)
+        return list(whole[: next(starts, 0)])
+
+    return Reader(known, begins, longest_input(model), *padding_token(model))
 
 
 def encode_for(

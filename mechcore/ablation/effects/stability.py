@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import METRIC, Ablations, own_ends
+from mechcore.ablation.effects.changes import METRIC, Measurements, own_ends
 from mechcore.ablation.joint.exact import joint_and_alone, with_members
 from mechcore.evaluation.agreement import (
     halved,
@@ -26,7 +26,6 @@ from mechcore.evaluation.agreement import (
     spearman,
     spearman_brown,
 )
-from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
 TOP = 10
@@ -105,7 +104,7 @@ SEARCH_STABILITY = STABILITY.named(
 
 
 def change_stability(
-    ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
+    ablations: Measurements, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """Stability of the ranking of single components by their changes of accuracy and margin.
 
@@ -118,7 +117,7 @@ def change_stability(
     singles = [cut for cut in ablations.sets if len(cut) == 1]
     values = {
         metric: np.stack([ablations.changes(single, metric) for single in singles])
-        for metric in METRICS
+        for metric in ablations.metrics
         if singles
     }
     rows = _rows(ablations, singles, values, n_resamples, seed)
@@ -126,7 +125,7 @@ def change_stability(
 
 
 def interaction_stability(
-    ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
+    ablations: Measurements, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """Stability of the ranking of sets by their interactions, those of each size by themselves.
 
@@ -136,16 +135,17 @@ def interaction_stability(
     for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):
         sets = list(same_size)
         values = {
-            metric: np.subtract(*joint_and_alone(ablations, sets, metric)) for metric in METRICS
+            metric: np.subtract(*joint_and_alone(ablations, sets, metric))
+            for metric in ablations.metrics
         }
         rows += _rows(ablations, sets, values, n_resamples, seed)
     return pd.DataFrame(rows, columns=STABILITY.names)
 
 
 def _rows(
-    ablations: Ablations,
+    ablations: Measurements,
     sets: Sequence[ComponentSet],
-    values: Mapping[Metric, Float[np.ndarray, "set example"]],
+    values: Mapping[str, Float[np.ndarray, "set example"]],
     n_resamples: int,
     seed: int,
 ) -> list[dict[str, Any]]:
@@ -154,7 +154,7 @@ def _rows(
     if len(sets) < FEWEST or sample.reason:
         return []
     place = {"size": len(sets[0]), "data": ablations.data, "split": ablations.split}
-    place |= {"n": len(ablations.full.correct), "n_ranked": len(sets)}
+    place |= {"n": len(ablations.full.subsets), "n_ranked": len(sets)}
     names = list(map(str, sets))
     return [
         {

@@ -25,7 +25,7 @@ from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric, check_metric
+from mechcore.evaluation.evaluate import check_metric
 from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
@@ -97,7 +97,7 @@ class Goal:
 
     least: float | None
     largest: int | None
-    metric: Metric = "margin"
+    metric: str = "margin"
     error: float = 0.05
     bound: float | None = None
 

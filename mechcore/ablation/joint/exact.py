@@ -22,10 +22,9 @@ from jaxtyping import Float
 
 from mechcore.ablation import sets as ready
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
+from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Measurements, ends, place
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
@@ -65,7 +64,8 @@ INTERACTIONS = Schema(
         Column(
             "superadditive",
             "flag",
-            "whether the interval is below 0, and p_adjusted at most 1 less its level",
+            "whether the interval is below 0 (above it where less is better), and p_adjusted at "
+            "most 1 less its level",
         ),
         Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
         Column("ceiling", "flag", "the same at the other end, where ablating helps"),
@@ -105,7 +105,7 @@ SHAPLEY = Schema(
 
 
 def interactions(
-    ablations: Ablations,
+    ablations: Measurements,
     *,
     correction: Correction = "benjamini-hochberg",
     **statistics: Unpack[Statistics],
@@ -113,7 +113,7 @@ def interactions(
     """Interactions of all sets of two or more components whose members were ablated alone, too.
 
     Args:
-        ablations: what `mechcore.ablate` returned.
+        ablations: what `mechcore.ablate` returned, with a metric or without.
         correction: of the p-values for how many sets were tested, within one subset and metric,
             see `mechcore.evaluation.p_values.corrected`.
         statistics: ``n_resamples``, ``level`` and ``seed``, see
@@ -127,30 +127,33 @@ def interactions(
         there is no such set.
 
     Raises:
-        InputError: unknown correction.
+        InputError: unknown correction, or a metric that does not say whether more is better.
     """
     sets = with_members(ablations)
-    changes = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
+    changes = {
+        metric: joint_and_alone(ablations, sets, metric) for metric in ablations.metrics if sets
+    }
 
-    def beyond(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    def beyond(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         joint, alone = (np.compress(members, values, axis=1) for values in changes[metric])
-        accuracy = float(ablations.full.correct[members].mean())
-        bounded = accuracy if metric == "accuracy" else None
+        own = float(ablations.full.values(metric)[members].mean())
+        bounded = own if metric == "accuracy" else None
         means = zip(joint.mean(1).tolist(), alone.mean(1).tolist(), strict=True)
         return joint - alone, [_effect(*both, bounded) for both in means]
 
     table = INTERACTIONS.frame(
         estimates(ablations, sets, "interaction", beyond, correction, **statistics)
     )
-    return table.assign(superadditive=directions(table, 1 - statistics.get("level", 0.95)) < 0)
+    shown = directions(table, 1 - statistics.get("level", 0.95))
+    return table.assign(superadditive=ablations.sign * shown < 0)
 
 
-ByExample: TypeAlias = Callable[[Metric, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
+ByExample: TypeAlias = Callable[[str, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
 """Of a metric, and which examples: values [set, example], and more columns of each set."""
 
 
 def estimates(
-    ablations: Ablations,
+    ablations: Measurements,
     sets: Sequence[ComponentSet],
     column: str,
     by_example: ByExample,
@@ -164,7 +167,7 @@ def estimates(
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.full.groups() if sets else []:
         samples = ablations.full.samples(members)
-        for metric in METRICS:
+        for metric in ablations.metrics:
             (values, more), answers = by_example(metric, members), metric == "accuracy"
             intervals = ends("", values, samples, answers, **statistics)
             if correction is not None:
@@ -188,14 +191,14 @@ def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
     return (shown & (table["low"] > 0)).astype(int) - (shown & (table["high"] < 0)).astype(int)
 
 
-def with_members(ablations: Ablations) -> list[ComponentSet]:
+def with_members(ablations: Measurements) -> list[ComponentSet]:
     """The sets of two or more components whose members were ablated alone, too."""
     singles = {s.components[0] for s in ablations.sets if len(s) == 1}
     return [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
 
 
 def joint_and_alone(
-    ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
+    ablations: Measurements, sets: Sequence[ComponentSet], metric: str
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
     """Changes without each of some sets, and the sums of those without each member alone."""
     members = {c for cut in sets for c in cut.components}
@@ -223,7 +226,7 @@ def _effect(change: float, expected: float, full: float | None) -> dict[str, Any
 
 
 def dividends(
-    ablations: Ablations,
+    ablations: Measurements,
     components: Iterable[ComponentLike] | None = None,
     *,
     correction: Correction = "benjamini-hochberg",
@@ -245,7 +248,7 @@ def dividends(
     """
     parts = ready.subsets(_components(ablations, components))
 
-    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    def by_example(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         changes = [float(ablations.changes(part, metric)[members].mean()) for part in parts]
         return _dividends(ablations, parts, metric, members), [{"change": c} for c in changes]
 
@@ -256,7 +259,7 @@ def dividends(
 
 
 def shapley(
-    ablations: Ablations,
+    ablations: Measurements,
     components: Iterable[ComponentLike] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
@@ -277,7 +280,7 @@ def shapley(
     parts = ready.subsets(chosen)
     weights = np.array([[(c in part.components) / len(part) for part in parts] for c in chosen])
 
-    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    def by_example(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         return weights @ _dividends(ablations, parts, metric, members), [{} for _ in chosen]
 
     _check(ablations, parts)
@@ -286,14 +289,14 @@ def shapley(
 
 
 def _components(
-    ablations: Ablations, components: Iterable[ComponentLike] | None
+    ablations: Measurements, components: Iterable[ComponentLike] | None
 ) -> list[Component]:
     if components is None:
         return sorted(s.components[0] for s in ablations.sets if len(s) == 1)
     return sorted(set(parse_components(components)))
 
 
-def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
+def _check(ablations: Measurements, parts: Sequence[ComponentSet]) -> None:
     for part in parts:
         if part not in ablations.without:
             raise InputError(
@@ -303,7 +306,7 @@ def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
 
 
 def _dividends(
-    ablations: Ablations, parts: Sequence[ComponentSet], metric: Metric, members: np.ndarray
+    ablations: Measurements, parts: Sequence[ComponentSet], metric: str, members: np.ndarray
 ) -> Float[np.ndarray, "set example"]:
     """Dividends by Moebius inversion, smaller sets first: m(S) = C(S) - sum of m over parts."""
     known: dict[ComponentSet, np.ndarray] = {}
