@@ -20,7 +20,6 @@ from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, warn
-from mechcore.evaluation.metrics import METRICS
 from mechcore.files import check_can_write, tensors_digest, write_safetensors
 from mechcore.masking.counterfactual import pairs_of
 from mechcore.masking.fills import FILLS
@@ -121,29 +120,9 @@ def known_fill(fill: Any) -> Any:
             "mechcore.masking.fills.FILLS, or leave state out"
         )
     kind = FILLS[fill]
-    return [fill, f"{kind.__module__}.{kind.__qualname__}", _own_code(kind)]
-
-
-def known_metric(metric: Any) -> Any:
-    """What tells a metric from another: its name and its code, likewise.
-
-    Raises:
-        InputError: it has no name to go by.
-    """
-    if not isinstance(metric, str):
-        raise InputError(
-            "sweep: partial results tell metrics by their names; register the metric in "
-            "mechcore.evaluation.metrics.METRICS, or leave state out"
-        )
-    return [metric, _own_code(getattr(METRICS[metric], "function", METRICS[metric]))]
-
-
-def _own_code(thing: Any) -> list[tuple[str, str]]:
-    """Digests of the code of a thing that is not mechcore's, see `code_digests`."""
-    code = code_digests([thing])
-    return sorted(
-        (name, digest) for name, digest in code.items() if name.partition(".")[0] != PACKAGE
-    )
+    code = code_digests([kind])
+    own = {name: digest for name, digest in code.items() if name.partition(".")[0] != PACKAGE}
+    return [fill, f"{kind.__module__}.{kind.__qualname__}", sorted(own.items())]
 
 
 def _digest_of(depends_on: Mapping[str, Any]) -> str:

@@ -18,12 +18,8 @@ import torch
 
 from mechcore import progress
 from mechcore.ablation.cuts import ComponentSet, Cut, CutLike, as_sets
-from mechcore.ablation.effects.changes import (
-    Ablations,
-    ablation_table,
-    metric_table,
-)
-from mechcore.ablation.engines.buffers import Buffer
+from mechcore.ablation.effects.changes import Ablations, ablation_table
+from mechcore.ablation.engines.buffers import AnswerBuffer
 from mechcore.ablation.engines.engine import (
     Job,
     Precision,
@@ -37,19 +33,18 @@ from mechcore.components import Mask, ModelShape
 from mechcore.components.paths import PathSet
 from mechcore.data.batches import as_batches
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples
-from mechcore.data.prompts import as_prompts
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import warn_under_chance
-from mechcore.evaluation.intervals import Statistics
-from mechcore.evaluation.metrics import MetricLike, as_metric
+from mechcore.evaluation.metrics import Metric, MetricLike, as_metric
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.encoded import as_data
 from mechcore.models.protocol import is_causal, is_classifier
-from mechcore.partial import Partial, Steps, known_fill, known_metric
+from mechcore.partial import Partial, Steps, known_fill
 from mechcore.session import plain_session
+from mechcore.source_code import code_digests
 from mechcore.wording import PLACES
 
 Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
@@ -86,8 +81,8 @@ def sweep(
     Returns:
         One row per set and subset of the data: set, kind, size, data, split, subset, n, accuracy,
         accuracy_change and its interval (shares), margin, margin_change and its interval (nats), kl
-        (nats, full model to ablated one). With a metric: set, kind, size, data, split, subset, n,
-        metric, unit, better (whether higher or lower is), value, change and its interval low, high.
+        (nats, full model to ablated one). With a metric, in place of the last three: its mean, and
+        ``METRIC_change`` with its interval, where a positive change is worse if less is better.
 
     Raises:
         InputError: a set is unreadable, out of range or given twice, labels cannot be matched,
@@ -98,10 +93,7 @@ def sweep(
     ablations = ablate(model, sets, data, means, seed=seed, metric=metric, **options)
     if not ablations.without:
         raise InputError("sweep: no set; expected at least one set of components")
-    statistics = Statistics(n_resamples=n_resamples, level=level, seed=seed)
-    if isinstance(ablations, Ablations):
-        return ablation_table(ablations, **statistics)
-    return metric_table(ablations, **statistics)
+    return ablation_table(ablations, n_resamples=n_resamples, level=level, seed=seed)
 
 
 @plain_session()
@@ -121,14 +113,14 @@ def ablate(
     state: str | Path | None = None,
     seed: int = 0,
     metric: MetricLike | None = None,
-) -> Any:
+) -> Ablations:
     """The answers of the model without each set, example by example; see `sweep`.
 
     Args:
         model: any TransformerLens model.
         sets: what to ablate, see `sweep`.
         data: labelled examples, see `sweep`; with a metric that needs no labels also prompts, see
-            `mechcore.data.prompts`.
+            `mechcore.models.prompts`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes for every
             example its counterfactual prompt, or one of another label, the nearest in length, drawn
@@ -149,9 +141,6 @@ def ablate(
         metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`; by
             default the answers to labelled examples are kept, with their accuracy and margin.
 
-    Returns:
-        `Ablations` of labelled examples; with a metric `Measurements`.
-
     Raises:
         InputError: see `sweep`.
         MismatchError: the means, or a mask among the sets, belong to another model.
@@ -161,8 +150,9 @@ def ablate(
     paths = [cut for cut in listed if isinstance(cut, PathSet)]
     components = [cut for cut in listed if isinstance(cut, ComponentSet)]
     measure = None if metric is None else as_metric(metric)
-    if measure is not None and is_causal(model) and not is_classifier(model):
-        data = as_prompts(data)
+    texts = isinstance(data, (list, tuple)) and all(isinstance(text, str) for text in data)
+    if measure is not None and texts and is_causal(model) and not is_classifier(model):
+        data = [{"prompt": text} for text in data]
     labelled = measure is None or "correct" in measure.needs
     data = as_data(model, data, split, labelled=labelled)
     if not isinstance(data, EncodedExamples):
@@ -209,7 +199,7 @@ def ablate(
         engine=parts.division,
         precision=precision,
         batch_size=[batch_size, *MOST_PADDING],
-        **({} if metric is None or state is None else {"metric": known_metric(metric)}),
+        **({} if measure is None or state is None else {"metric": _known(metric, measure)}),
     )
     buffer = job.buffer(len(listed))
     parts.check()
@@ -220,10 +210,20 @@ def ablate(
     unasked = f" (engine {parts.name!r})" * (engine == "auto" and parts.name != "tree")
     _work(parts, buffer, Steps(partial, buffer.tensors), f"ablate on {name}{unasked}")
     facts = {"data": name, "split": split, "agreement": agreement, "layers": parts.work}
-    ablations = buffer.result(listed, job.data, facts)
-    if split == "id" and isinstance(ablations, Ablations):
+    ablations = buffer.ablations(listed, job.data, **facts)
+    if split == "id" and measure is None:
         warn_under_chance(ablations.full)
     return ablations
+
+
+def _known(given: Any, metric: Metric) -> list[Any]:
+    """What tells a metric from others in partial results."""
+    if not isinstance(given, str):
+        raise InputError(
+            "sweep: partial results tell metrics by their names; register the metric in "
+            "mechcore.evaluation.metrics.METRICS, or leave state out"
+        )
+    return [given, code_digests([metric.function])]
 
 
 def _check_options(engine: str, precision: str, split: str, batch_size: int, seed: int) -> None:
@@ -311,7 +311,7 @@ def _member_names(cut: Cut) -> list[str]:
     return [str(part) for part in (cut.paths if isinstance(cut, PathSet) else cut.components)]
 
 
-def _work(parts: Parts, buffer: Buffer, steps: Steps, title: str) -> None:
+def _work(parts: Parts, buffer: AnswerBuffer, steps: Steps, title: str) -> None:
     """Do what is not done."""
     tasks = parts.tasks()
     total = sum(cost for part, batch, cost in tasks if (part, batch) not in steps.done)

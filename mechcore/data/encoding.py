@@ -55,7 +55,7 @@ class EncodedExamples(Shown):
         spans: equal numbers for the tokens of one word or mark where it stands in the example,
             `SPECIAL` elsewhere; or None.
         correct: tokens that are correct answers to each example, or None; see
-            `mechcore.data.prompts`.
+            `mechcore.models.prompts`.
         wrong: likewise.
         pairs: the counterfactual of every example, or None.
     """

@@ -49,7 +49,6 @@ class Metric:
         needs: entries that a batch must have: ``"correct"`` and ``"wrong"`` answers, ``"full"``,
             the logits of the full model.
         everywhere: whether it reads the logits at all positions of a language model.
-        among_answers: whether the logits of correct and wrong answers are all that it reads.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Metric:
     more_is_better: bool | None = None
     needs: tuple[Need, ...] = ()
     everywhere: bool = False
-    among_answers: bool = False
 
     def __call__(
         self, logits: Float[Tensor, "batch *pos out"], batch: Batch
@@ -69,20 +67,17 @@ class Metric:
             InputError: the function returned something else.
             NotFiniteError: a value is NaN or infinite.
         """
-        values = self.function(logits, batch)
-        n = len(batch["index"])
+        values, n = self.function(logits, batch), len(batch["index"])
         if not torch.is_tensor(values) or values.shape != (n,):
             given = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
             raise InputError(
                 f"metric {self.name!r}: returned {given} for logits {tuple(logits.shape)}; "
                 f"expected a tensor ({n},), a value for every example"
             )
-        bad = (~values.isfinite()).nonzero()
-        if len(bad):
+        if len(bad := (~values.isfinite()).nonzero()):
             raise NotFiniteError(
                 f"metric {self.name!r}: is {float(values[bad[0, 0]])} for example "
-                f"{int(batch['index'][bad[0, 0]])}; expected a finite number for every example: "
-                "leave out examples that have none"
+                f"{int(batch['index'][bad[0, 0]])}; expected a finite number: leave it out"
             )
         return values.detach().double()
 
@@ -102,18 +97,13 @@ def as_metric(metric: MetricLike) -> Metric:
         return registered if isinstance(registered, Metric) else Metric(metric, registered)
     if isinstance(metric, Metric):
         return metric
-    if not callable(metric):
-        raise InputError(
-            f"metric: found {shown(repr(metric))}; expected one of {', '.join(METRICS)}, or a "
-            "function of logits and a batch, see mechcore.evaluation.metrics"
-        )
     name = getattr(metric, "__name__", type(metric).__name__)
-    if name in METRICS and METRICS[name] is not metric:
-        raise InputError(
-            f"metric: the function is called {name!r}, as mechcore's own; expected another name: "
-            f"rename it, or pass {name!r}"
-        )
-    return Metric(name, metric)
+    if callable(metric) and name not in METRICS:
+        return Metric(name, metric)
+    raise InputError(
+        f"metric: found {shown(repr(metric))}; expected one of {', '.join(METRICS)}, or a function "
+        "of logits and a batch with another name, see mechcore.evaluation.metrics"
+    )
 
 
 # -- what is read ---------------------------------------------------------------------------------
@@ -122,11 +112,9 @@ def as_metric(metric: MetricLike) -> Metric:
 class Targets:
     """Which outputs a metric reads of a model, and which count as correct and as wrong.
 
-    Args:
-        metric: that is to be measured.
-        model: any TransformerLens model.
-        data: encoded examples, or batches.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
+    Attributes:
+        readout: what is read.
+        classes: the correct ones of labelled examples, [example, cls]; None of others.
 
     Raises:
         InputError: the data lack what the metric needs, or the model does.
@@ -139,68 +127,49 @@ class Targets:
         data: EncodedExamples | list[Batch],
         class_names: Sequence[str] | None,
     ) -> None:
-        self.metric, self.data = metric, data
-        self.classes: Bool[Tensor, "example cls"] | None = None
-        encoded = data if isinstance(data, EncodedExamples) else None
-        prompts = encoded is not None and encoded.answers is None and not is_classifier(model)
-        labelled = "correct" in metric.needs and not prompts
-        if metric.everywhere or prompts:
-            self._check(model, encoded)
-            tokens = None
-            if metric.among_answers and encoded is not None and encoded.wrong is not None:
-                lists = [*(encoded.correct or ()), *encoded.wrong]
-                tokens = sorted({token for row in lists for token in row})
-            self.readout = Readout.of_tokens(model, tokens, everywhere=metric.everywhere)
-        else:
+        self.metric, self.classes = metric, None
+        self.prompts = data if isinstance(data, EncodedExamples) and data.answers is None else None
+        if is_classifier(model) or not (metric.everywhere or self.prompts):
+            self.prompts, labelled = None, "correct" in metric.needs
             self.readout = Readout.of(model, data, class_names, labelled=labelled)
-        if labelled:
-            self.classes = self.readout.correct_classes(data)
-            if "wrong" in metric.needs and self.readout.whole_vocabulary:
-                raise _lacks(metric, "wrong")
-
-    def _check(self, model: Any, data: EncodedExamples | None) -> None:
-        metric = self.metric
-        if is_classifier(model):
+            self.classes = self.readout.correct_classes(data) if labelled else None
+        else:
+            self.readout = Readout.of_vocabulary(model, everywhere=metric.everywhere)
+        whole = self.readout.whole_vocabulary
+        missing = [
+            n for n in metric.needs if n != "full" and getattr(self.prompts, n, None) is None
+        ]
+        if missing and (self.classes is None or ("wrong" in missing and whole)):
             raise InputError(
-                f"metric {metric.name!r}: reads all positions of a language model; found a "
-                "classifier: choose another metric"
+                f"metric {metric.name!r}: the data have no {missing[-1]} answers; expected rows "
+                f"with the columns prompt and {missing[-1]}, see mechcore.models.prompts"
             )
-        for need in metric.needs:
-            if need != "full" and getattr(data, need, None) is None:
-                raise _lacks(metric, need)
-        if metric.everywhere and "full" in metric.needs:
+        if metric.everywhere and (is_classifier(model) or "full" in metric.needs):
             raise InputError(
-                f"metric {metric.name!r}: needs the full model's logits at all positions, which "
-                "are not kept; expected one of the two, needs=('full',) or everywhere=True"
+                f"metric {metric.name!r}: reads all positions; expected a language model, and no "
+                "need of the full model's logits, which are not kept there"
             )
 
-    def of(self, index: Tensor) -> dict[str, Tensor]:
-        """``correct`` and ``wrong`` answers of some examples, by number, [example, out]."""
-        if self.classes is not None:
-            correct = self.classes[index]
-            return {"correct": correct, "wrong": ~correct}
-        if not isinstance(self.data, EncodedExamples) or self.data.correct is None:
+    def of(self, index: Tensor) -> dict[str, Bool[Tensor, "example out"]]:
+        """``correct`` and ``wrong`` answers of some examples, by number, where they are known."""
+        correct, wrong = self.classes, None
+        if correct is not None:
+            correct = correct[index]
+        elif self.prompts is not None:
+            correct, wrong = (
+                self._flags(tokens, index) for tokens in (self.prompts.correct, self.prompts.wrong)
+            )
+        if correct is None:
             return {}
-        correct = self._flags(self.data.correct, index)
-        if self.data.wrong is None:
-            return {"correct": correct, "wrong": ~correct}
-        return {"correct": correct, "wrong": self._flags(self.data.wrong, index)}
+        return {"correct": correct, "wrong": ~correct if wrong is None else wrong}
 
-    def _flags(self, answers: Sequence[Sequence[int]], index: Tensor) -> Tensor:
+    def _flags(self, answers: Sequence[Sequence[int]] | None, index: Tensor) -> Tensor | None:
+        if answers is None:
+            return None
         flags = torch.zeros(len(index), self.readout.n_classes, dtype=torch.bool)
-        for row, number in enumerate(index.tolist()):
-            tokens = torch.tensor(answers[number])
-            if self.readout.tokens is not None:  # which are sorted
-                tokens = torch.searchsorted(self.readout.tokens, tokens)
-            flags[row, tokens] = True
+        for row, number in zip(flags, index.tolist(), strict=True):
+            row[[*answers[number]]] = True
         return flags
-
-
-def _lacks(metric: Metric, need: str) -> InputError:
-    return InputError(
-        f"metric {metric.name!r}: the data have no {need} answers; expected rows with the columns "
-        f"prompt and {need}, whose cells are words of one token each, or token ids"
-    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,43 +231,50 @@ def _among(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _accuracy(logits: Tensor, batch: Batch) -> Tensor:
+    """Whether a correct answer has the largest logit among the answers."""
     return is_correct(_among(logits, batch), batch["correct"]).double()
 
 
 def _margin(logits: Tensor, batch: Batch) -> Tensor:
+    """Log-odds of the correct ones among the answers."""
     return margins(_among(logits, batch), batch["correct"])
 
 
 def _logit_difference(logits: Tensor, batch: Batch) -> Tensor:
-    return _mean(logits, batch["correct"]) - _mean(logits, batch["wrong"])
-
-
-def _mean(logits: Tensor, flags: Tensor) -> Tensor:
-    return logits.double().masked_fill(~flags, 0).sum(-1) / flags.sum(-1)
+    """Mean logit of the correct answers less that of the wrong ones."""
+    correct, wrong = (
+        logits.double().masked_fill(~batch[kind], 0).sum(-1) / batch[kind].sum(-1)
+        for kind in ("correct", "wrong")
+    )
+    return correct - wrong
 
 
 def _logprob(logits: Tensor, batch: Batch) -> Tensor:
+    """Log-probability of the correct answers together."""
     wanted = logits.double().log_softmax(-1).masked_fill(~batch["correct"], -torch.inf)
     return wanted.logsumexp(-1)
 
 
 def _rank(logits: Tensor, batch: Batch) -> Tensor:
+    """One more than there are outputs with a larger logit than the best correct answer."""
     best = logits.masked_fill(~batch["correct"], -torch.inf).amax(-1, keepdim=True)
     return 1.0 + (logits > best).sum(-1)
 
 
 def _kl(logits: Tensor, batch: Batch) -> Tensor:
+    """KL(full model || ablated one) of the outputs."""
     return kl(batch["full"], logits)
 
 
 def _losses(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Losses of all tokens but the first, [batch, pos - 1], and which of them count."""
+    """Losses of all tokens but the first, [batch, pos - 1], and which of them are real."""
     ids, real = batch["input_ids"], batch["attention_mask"] != 0
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")
     return loss.double(), real[:, 1:] & real[:, :-1]
 
 
 def _loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Mean loss of all real tokens but the first, given those before."""
     loss, counts = _losses(logits, batch)
     return loss.masked_fill(~counts, 0).sum(1) / counts.sum(1)
 
@@ -317,26 +293,21 @@ def loss_at(*positions: int) -> Metric:
 
     def loss(logits: Tensor, batch: Batch) -> Tensor:
         losses, counts = _losses(logits, batch)
-        lengths = counts.sum(1)
-        first = counts.int().argmax(1)  # of a row padded on the left
-        total = losses.new_zeros(len(losses))
-        for position in positions:
-            place = position - 1 if position > 0 else lengths + position
-            outside = (place < torch.zeros_like(lengths)) | (place >= lengths)
-            value = losses.gather(1, (first + place).clamp(0, losses.shape[1] - 1)[:, None])[:, 0]
-            total = total + value.masked_fill(outside, torch.nan)
-        return total / len(positions)
+        n, first = counts.sum(1, keepdim=True), counts.int().argmax(1, keepdim=True)
+        given = torch.tensor(positions)
+        places = torch.where(given > 0, given - 1, n + given)
+        outside = (places < 0) | (places >= n)
+        own = losses.gather(1, (first + places).clamp(0, losses.shape[1] - 1))
+        return own.masked_fill(outside, torch.nan).mean(1)
 
-    name = f"loss at {', '.join(map(str, positions))}"
+    name = f"loss_at_{'_'.join(map(str, positions))}"
     return Metric(name, loss, "nats", False, everywhere=True)
 
 
 _BOTH: tuple[Need, ...] = ("correct", "wrong")
-ACCURACY = Metric("accuracy", _accuracy, "share", True, ("correct",), among_answers=True)
-MARGIN = Metric("margin", _margin, "nats", True, ("correct",), among_answers=True)
-LOGIT_DIFFERENCE = Metric(
-    "logit_difference", _logit_difference, "logits", True, _BOTH, among_answers=True
-)
+ACCURACY = Metric("accuracy", _accuracy, "share", True, ("correct",))
+MARGIN = Metric("margin", _margin, "nats", True, ("correct",))
+LOGIT_DIFFERENCE = Metric("logit_difference", _logit_difference, "logits", True, _BOTH)
 LOGPROB = Metric("logprob", _logprob, "nats", True, ("correct",))
 RANK = Metric("rank", _rank, "places", False, ("correct",))
 KL = Metric("kl", _kl, "nats", False, ("full",))
@@ -350,15 +321,4 @@ METRICS: Registry[Metric | Function] = Registry(
         for name in ("accuracy", "margin", "logit_difference", "logprob", "rank", "kl", "loss")
     },
 )
-"""Metrics by name.
-
-- ``accuracy``: whether a correct answer has the largest logit among the answers, 0 or 1;
-- ``margin``: log-odds of the correct among the answers, nats;
-- ``logit_difference``: mean logit of the correct answers less that of the wrong ones;
-- ``logprob``: log-probability of the correct answers together, nats;
-- ``rank``: 1 and how many outputs have a larger logit than the best correct answer;
-- ``kl``: KL(full model || ablated one) of the outputs, nats;
-- ``loss``: mean loss of all tokens but the first, given those before, nats (see `loss_at`).
-
-Where no wrong answers are given, all other outputs are wrong.
-"""
+"""Metrics by name; where no wrong answers are given, all other outputs are wrong."""

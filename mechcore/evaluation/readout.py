@@ -156,41 +156,32 @@ class Readout:
         return cls(len(names), None, False, None, mapping)
 
     @classmethod
-    def of_tokens(
-        cls, model: Any, tokens: Sequence[int] | None = None, *, everywhere: bool = False
-    ) -> Readout:
-        """A language model's tokens, all or some, at the last real position or at all.
+    def of_vocabulary(cls, model: Any, *, everywhere: bool = False) -> Readout:
+        """All tokens of a language model, at the last real position or at all.
 
         Raises:
-            InputError: the model is a masked language model, or has no such token.
+            InputError: the model is a masked language model.
         """
         if not is_causal(model):
             raise InputError(
                 f"model: {type(model).__name__} is a masked language model, which has no answer "
                 "position; evaluate a sequence classifier or a causal language model"
             )
-        n = int(model.cfg.d_vocab)
-        if wrong := [token for token in tokens or () if not 0 <= token < n]:
-            raise InputError(f"answers: found token {wrong[0]}; expected 0 to {n - 1}")
-        chosen = None if tokens is None else torch.tensor(tokens)
-        n_read = n if tokens is None else len(tokens)
-        told = "labels are token ids"
-        return cls(n_read, chosen, not everywhere, None, told, everywhere=everywhere)
+        n, told = int(model.cfg.d_vocab), "labels are token ids"
+        return cls(n, None, not everywhere, None, told, everywhere=everywhere)
 
     @classmethod
     def _of_language_model(
         cls, model: Any, data: EncodedExamples | Iterable[Batch], labelled: bool
     ) -> Readout:
-        vocabulary = cls.of_tokens(model)
-        if not isinstance(data, EncodedExamples):
-            return vocabulary
+        if not is_causal(model) or not isinstance(data, EncodedExamples):
+            return cls.of_vocabulary(model)
         if data.answers is None:
             raise InputError(
                 "examples: a language model needs answer words for the labels; encode them with a "
                 "prompt and answers (--prompt, --answers; in Python "
-                "mechcore.models.encoded.as_encoded), or measure them without labels: "
-                "mechcore.ablation.sweep(..., metric='logit_difference'), see "
-                "mechcore.evaluation.metrics"
+                "mechcore.models.encoded.as_encoded), or pass a metric to mechcore.ablation.sweep, "
+                "see mechcore.evaluation.metrics"
             )
         answers = list(data.answers.values())
         tokens = continuations = None

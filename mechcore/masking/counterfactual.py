@@ -185,7 +185,7 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
     """``fill``; the counterfactual one by its name gets the pairs of encoded examples.
 
-    These are the counterfactual prompts that they come with, see `mechcore.data.prompts`, or made
+    These are the counterfactual prompts that they come with, see `mechcore.models.prompts`, or made
     of them by `paired`.
 
     Raises:

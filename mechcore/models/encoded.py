@@ -12,16 +12,14 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
-from mechcore.data.prompts import Reader, prompt_table
 from mechcore.errors import InputError, warn
+from mechcore.models.prompts import encoded_prompts, prompt_table
 from mechcore.models.protocol import (
     Batch,
     is_causal,
-    is_classifier,
     longest_input,
     n_token_types,
     name_of,
-    padding_token,
     weights_of,
 )
 from mechcore.models.tokenizers import as_read, check_vocabulary, load_tokenizer
@@ -59,7 +57,7 @@ def as_encoded(
 
     Args:
         model: any TransformerLens model.
-        data: see `mechcore.data.given` and, of language models, `mechcore.data.prompts`;
+        data: see `mechcore.data.given` and, of language models, `mechcore.models.prompts`;
             `EncodedExamples` come back as they are.
         split: which split of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
         tokenizer: in place of that of the checkpoint that the model came from.
@@ -82,7 +80,7 @@ def as_encoded(
         return data
     table = None if columns else prompt_table(data)
     if table is not None:
-        return _prompt_reader(model, tokenizer).read(table, split)
+        return encoded_prompts(model, table, split, lambda: tokenizer or tokenizer_of(model))
     examples = given_examples(data, split, columns=columns, label_map=label_map, labelled=labelled)
     if examples is None:
         raise InputError(f"{split} data: found {type(data).__name__}; expected {EXPECTED}")
@@ -113,32 +111,6 @@ def as_data(
             return data
         data = data if examples is None else examples
     return as_encoded(model, data, split=split, tokenizer=tokenizer, labelled=labelled, words=words)
-
-
-def _prompt_reader(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> Reader:
-    """What reads prompts for a model.
-
-    Raises:
-        InputError: the model is no causal language model.
-    """
-    if is_classifier(model) or not is_causal(model):
-        raise InputError(
-            f"prompts: {name_of(model)} is no causal language model; expected one, or texts with "
-            "labels in the columns text_a and label"
-        )
-
-    def known() -> PreTrainedTokenizerBase:
-        return tokenizer or tokenizer_of(model)
-
-    def begins() -> list[int]:
-        """What a text begins with, by the model itself where it has a tokenizer."""
-        own = tokenizer is None and getattr(model, "tokenizer", None) is not None
-        whole = model.to_tokens("a")[0].tolist() if own else known()("a")["input_ids"]
-        text = known()("a", add_special_tokens=False)["input_ids"]
-        starts = (i for i in range(len(whole)) if whole[i : i + len(text)] == text)
-        return list(whole[: next(starts, 0)])
-
-    return Reader(known, begins, longest_input(model), *padding_token(model))
 
 
 def encode_for(

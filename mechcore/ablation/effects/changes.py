@@ -28,13 +28,13 @@ from mechcore.evaluation.evaluate import (
     kl_divergence,
 )
 from mechcore.evaluation.intervals import Statistics, mean_intervals
-from mechcore.evaluation.metrics import Measured
+from mechcore.evaluation.metrics import Measured, Metric
 from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.showing import Shown
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
@@ -88,29 +88,20 @@ ABLATION = Schema(
     ),
 )
 
-METRIC_CHANGES = Schema(
-    "metric_changes",
-    "What a metric changes by without every ablated set, on every subset of the data.",
-    (
-        SET,
-        ABLATION.columns[1],
-        SIZE,
-        *PLACE,
-        N,
-        *CLUSTERS,
-        Column("metric", "text", "what was measured, see `mechcore.evaluation.metrics`"),
-        Column("unit", "text", "of the metric; empty where it names none"),
-        Column("better", "text", "whether ``higher`` or ``lower`` is; empty where it is not said"),
-        Column("value", "number", "mean of the metric without the set"),
-        *estimate(
-            "change",
-            "number",
-            "that less the mean of the full model",
-            populations=True,
-            signed=True,
-        ),
-    ),
-)
+
+def schema_of(metric: Metric) -> Schema:
+    """The columns of `ablation_table` where a metric was measured."""
+    better = {True: "; higher is better", False: "; lower is better", None: ""}
+    name, unit = metric.name, metric.unit
+    told = f"{name} without the set{better[metric.more_is_better]}"
+    change = f"{name} without the set less that of the full model"
+    columns = own_ends(f"{name}_change", "number", change, unit=unit, populations=True, signed=True)
+    whole = (
+        *ABLATION.columns[: ABLATION.names.index("accuracy")],
+        Column(name, "number", told, unit),
+    )
+    return Schema("ablation", ABLATION.meaning, (*whole, *columns))
+
 
 CONTROL_COLUMNS = (
     Column("control_change", "number", "mean of the change over random sets of heads"),
@@ -179,12 +170,15 @@ class Answers(Shown):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Measurements(Shown):
-    """A metric of the full model and of the model without each set, on one data set.
+class Ablations(Shown):
+    """Answers of the full model and of the model without each set, on one data set.
+
+    Where a metric was measured, ``full`` and ``without`` are `Measured`: they have its values, and
+    refuse what needs answers to labelled examples.
 
     Attributes:
-        full: the full model's values.
-        without: values without each set.
+        full: the full model's answers.
+        without: answers without each set.
         data: name of the data set.
         split: ``"id"`` or ``"ood"``.
         agreement: share of answers that are those of float32, on a sample, where the engine ran
@@ -192,74 +186,12 @@ class Measurements(Shown):
         layers: evaluations of a layer that the answers took for each example; None if unknown.
     """
 
-    full: Evaluation | Measured
-    without: Mapping[Cut, Any]
+    full: Evaluation
+    without: Mapping[Cut, Answers]
     data: str
     split: str
     agreement: float | None = None
     layers: float | None = None
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of what was measured."""
-        return (self.full.metric.name,) if isinstance(self.full, Measured) else CLASS_METRICS
-
-    @property
-    def sign(self) -> int:
-        """1 where a negative change is worse, -1 where a positive one is.
-
-        Raises:
-            InputError: the metric does not say so.
-        """
-        better = self.full.metric.more_is_better if isinstance(self.full, Measured) else True
-        if better is None:
-            raise InputError(
-                f"metric {self.metrics[0]!r}: does not say whether more is better; expected "
-                "mechcore.evaluation.metrics.Metric(name, function, more_is_better=...)"
-            )
-        return 1 if better else -1
-
-    def changes(self, cut: Cut, metric: str) -> np.ndarray:
-        """Change of ``metric`` on every example, [example]: without the set minus with it."""
-        return self.without[cut].values(metric) - self.full.values(metric)
-
-    @property
-    def sets(self) -> list[ComponentSet]:
-        """The sets of components among what was cut."""
-        return [cut for cut in self.without if isinstance(cut, ComponentSet)]
-
-    def with_more(self, other: Self) -> Self:
-        """These sets and those of ``other``, which ran on the same data."""
-        without, both = {**self.without, **other.without}, (self.layers, other.layers)
-        layers = None if None in both else sum(filter(None, both))
-        return replace(self, without=without, layers=layers)
-
-    def part(self, rows: Int[np.ndarray, " part"]) -> Self:
-        """The answers to these examples, see `Evaluation.part`."""
-        without = {cut: answers.part(rows) for cut, answers in self.without.items()}
-        return replace(self, full=self.full.part(rows), without=without)
-
-    def _summary(self) -> str:
-        return (
-            f"{len(self.without)} sets, {self.data!r} ({self.split}), full {self.full._summary()}"
-        )
-
-    def _rows(self) -> pd.DataFrame:
-        table = metric_table(self)
-        return table[table["subset"] == ALL]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Ablations(Measurements):
-    """Answers of the full model and of the model without each set, on one labelled data set.
-
-    Attributes:
-        full: the full model's answers.
-        without: answers without each set.
-    """
-
-    full: Evaluation
-    without: Mapping[Cut, Answers]
 
     @classmethod
     def of(
@@ -268,8 +200,53 @@ class Ablations(Measurements):
         """From the models' logits."""
         return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, split)
 
+    @property
+    def measured(self) -> Metric | None:
+        """The metric that was measured in place of answers."""
+        return self.full.metric if isinstance(self.full, Measured) else None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what `changes` knows."""
+        return CLASS_METRICS if self.measured is None else (self.measured.name,)
+
+    @property
+    def sign(self) -> int:
+        """1 where a negative change is worse, -1 where a positive one is.
+
+        Raises:
+            InputError: the metric does not say so.
+        """
+        better = True if self.measured is None else self.measured.more_is_better
+        if better is None:
+            raise InputError(
+                f"metric {self.metrics[0]!r}: does not say whether more is better; expected "
+                "mechcore.evaluation.metrics.Metric(name, function, more_is_better=...)"
+            )
+        return 1 if better else -1
+
+    def changes(self, cut: Cut, metric: str) -> np.ndarray:
+        """Change of ``metric`` on every example, [example]; negative is worse if more is better."""
+        return self.without[cut].values(metric) - self.full.values(metric)
+
+    @property
+    def sets(self) -> list[ComponentSet]:
+        """The sets of components among what was cut."""
+        return [cut for cut in self.without if isinstance(cut, ComponentSet)]
+
+    def with_more(self, other: Ablations) -> Ablations:
+        """These sets and those of ``other``, which ran on the same data."""
+        without, both = {**self.without, **other.without}, (self.layers, other.layers)
+        layers = None if None in both else sum(filter(None, both))
+        return replace(self, without=without, layers=layers)
+
+    def part(self, rows: Int[np.ndarray, " part"]) -> Ablations:
+        """The answers to these examples, see `Evaluation.part`."""
+        without = {cut: answers.part(rows) for cut, answers in self.without.items()}
+        return replace(self, full=self.full.part(rows), without=without)
+
     def _summary(self) -> str:
-        full = f"full accuracy={self.full.accuracy:.3f}"
+        full = f"full accuracy={self.full.accuracy:.3f}" if self.measured is None else self.full
         return f"{len(self.without)} sets, {self.data!r} ({self.split}), {full}"
 
     def _rows(self) -> pd.DataFrame:
@@ -294,7 +271,7 @@ def ablation_table(
         statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
 
     Returns:
-        The columns of `ABLATION`. Empty if there is nothing to list.
+        The columns of `ABLATION`, or of `schema_of` a metric. Empty if there is nothing to list.
     """
     if kinds is None:
         kinds = {cut: _kind(cut) for cut in ablations.without}
@@ -306,7 +283,7 @@ def ablation_table(
         columns: dict[str, list[dict[str, float]]] = {}
         means: dict[str, float] = {}
         samples = ablations.full.samples(members)
-        for metric in CLASS_METRICS:
+        for metric in ablations.metrics:
             before = ablations.full.values(metric)[members]
             changes = [
                 np.mean([ablations.without[s].values(metric)[members] - before for s in sets], 0)
@@ -319,42 +296,16 @@ def ablation_table(
         for i, (name, kind, size, sets) in enumerate(listed):
             row = place(ablations, name, size, subset, members)
             row["kind"] = kind
-            for metric in CLASS_METRICS:
+            for metric in ablations.metrics:
                 change = columns[metric][i]
                 row[metric] = means[metric] + change["mean"]
                 row |= change
                 row[f"{metric}_change"] = row.pop("mean")
-            row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
+            if ablations.measured is None:
+                row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)
-    return ABLATION.frame(rows)
-
-
-def metric_table(measurements: Measurements, **statistics: Unpack[Statistics]) -> pd.DataFrame:
-    """Changes of a metric without every set, on every subset.
-
-    Args:
-        measurements: its values.
-        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
-
-    Returns:
-        The columns of `METRIC_CHANGES`. Empty if there is nothing to list.
-    """
-    rows: list[dict[str, Any]] = []
-    full, sets = measurements.full, list(measurements.without)
-    assert isinstance(full, Measured)
-    name, better = full.metric.name, {True: "higher", False: "lower", None: ""}
-    facts = {"metric": name, "unit": full.metric.unit, "better": better[full.metric.more_is_better]}
-    for subset, members in full.groups() if sets else []:
-        changes = np.stack([measurements.changes(cut, name)[members] for cut in sets])
-        samples, before = full.samples(members), float(full.by_example[members].mean())
-        columns = ends("", changes, samples, name == "accuracy", **statistics)
-        for cut, column in zip(sets, columns, strict=True):
-            row = place(measurements, str(cut), len(cut), subset, members) | facts
-            change = column.pop("mean")
-            rows.append(
-                row | {"kind": _kind(cut), "value": before + change, "change": change} | column
-            )
-    return METRIC_CHANGES.frame(rows)
+    schema = ABLATION if ablations.measured is None else schema_of(ablations.measured)
+    return schema.frame(rows)
 
 
 def _kind(cut: Cut) -> str:
@@ -364,7 +315,7 @@ def _kind(cut: Cut) -> str:
 
 
 def place(
-    ablations: Measurements, name: str, size: int, subset: str, members: np.ndarray
+    ablations: Ablations, name: str, size: int, subset: str, members: np.ndarray
 ) -> dict[str, Any]:
     """The columns that say what was ablated and where it was measured."""
     return {
@@ -418,7 +369,7 @@ def control_table(
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.full.groups() if controls else []:
         for cut, others in controls.items():
-            for metric in CLASS_METRICS:
+            for metric in ablations.metrics:
                 change, *beside = (
                     float(ablations.changes(s, metric)[members].mean()) for s in (cut, *others)
                 )

@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import METRIC, Measurements, own_ends
+from mechcore.ablation.effects.changes import METRIC, Ablations, own_ends
 from mechcore.ablation.joint.exact import joint_and_alone, with_members
 from mechcore.evaluation.agreement import (
     halved,
@@ -104,7 +104,7 @@ SEARCH_STABILITY = STABILITY.named(
 
 
 def change_stability(
-    ablations: Measurements, *, n_resamples: int = 1000, seed: int = 0
+    ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """Stability of the ranking of single components by their changes of accuracy and margin.
 
@@ -125,7 +125,7 @@ def change_stability(
 
 
 def interaction_stability(
-    ablations: Measurements, *, n_resamples: int = 1000, seed: int = 0
+    ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """Stability of the ranking of sets by their interactions, those of each size by themselves.
 
@@ -143,7 +143,7 @@ def interaction_stability(
 
 
 def _rows(
-    ablations: Measurements,
+    ablations: Ablations,
     sets: Sequence[ComponentSet],
     values: Mapping[str, Float[np.ndarray, "set example"]],
     n_resamples: int,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.ablation.cuts import Cut
-from mechcore.ablation.effects.changes import Ablations, Answers, Measurements
+from mechcore.ablation.effects.changes import Ablations, Answers
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.evaluate import evaluation_of, is_correct, kl, margins, sampled_as
 from mechcore.evaluation.metrics import Measured, Targets
@@ -20,19 +19,28 @@ from mechcore.evaluation.readout import Readout
 from mechcore.models.protocol import Batch
 
 
-class Buffer(ABC):
-    """Answers of the full model and of sets, filled by an engine; the full model's come first."""
+class AnswerBuffer:
+    """Answers of the full model [example] and of sets [set, example], filled by an engine."""
+
+    def __init__(self, n_sets: int, readout: Readout, labels: Bool[Tensor, "example cls"]) -> None:
+        n_examples = len(labels)
+        self.full = torch.zeros(n_examples, readout.n_classes)
+        self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
+        self.margin = torch.zeros(n_sets, n_examples)
+        self.kl = torch.zeros(n_sets, n_examples)
+        n_kept = 0 if readout.whole_vocabulary else readout.n_classes
+        self.logits = torch.zeros(n_sets, n_examples, n_kept)
+        self._readout, self._labels = readout, labels
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """By name."""
-        return {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
+        return {name: values for name, values in vars(self).items() if name[0] != "_"}
 
-    @abstractmethod
     def note_full(self, batch: Batch, logits: Float[Tensor, "example *pos out"]) -> None:
-        """Take the full model's answers to the examples of a batch."""
+        """Take the full model's answers to a batch, before those of sets."""
+        self.full[batch["index"]] = logits
 
-    @abstractmethod
     def note(
         self,
         rows: Sequence[int] | Tensor,
@@ -40,50 +48,18 @@ class Buffer(ABC):
         logits: Float[Tensor, "set example *pos out"],
     ) -> None:
         """Take the answers of sets, by number, to the examples of a batch."""
-
-    @abstractmethod
-    def result(
-        self, sets: Sequence[Cut], data: EncodedExamples | list[Batch], facts: Mapping[str, Any]
-    ) -> Measurements:
-        """All answers, by set, in the order of the job; ``facts`` are further attributes."""
-
-
-class AnswerBuffer(Buffer):
-    """Answers to labelled examples: of the full model [example], and of sets [set, example]."""
-
-    def __init__(
-        self, n_sets: int, readout: Readout, correct_classes: Bool[Tensor, "example cls"]
-    ) -> None:
-        self.readout, self._correct_classes = readout, [correct_classes]  # no tensor to be kept
-        n_examples = len(correct_classes)
-        self.full = torch.zeros(n_examples, readout.n_classes)
-        self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
-        self.margin = torch.zeros(n_sets, n_examples)
-        self.kl = torch.zeros(n_sets, n_examples)
-        n_kept = 0 if readout.whole_vocabulary else readout.n_classes
-        self.logits = torch.zeros(n_sets, n_examples, n_kept)
-
-    def note_full(self, batch: Batch, logits: Float[Tensor, "example cls"]) -> None:
-        """See `Buffer.note_full`."""
-        self.full[batch["index"]] = logits
-
-    def note(
-        self, rows: Sequence[int] | Tensor, batch: Batch, logits: Float[Tensor, "set example cls"]
-    ) -> None:
-        """See `Buffer.note`."""
         index = batch["index"]
-        correct = self._correct_classes[0][index]
-        place = (torch.as_tensor(rows)[:, None], index)
+        correct, place = self._labels[index], (torch.as_tensor(rows)[:, None], index)
         self.correct[place] = is_correct(logits, correct)
         self.margin[place] = margins(logits, correct).float()
         self.kl[place] = kl(self.full[index], logits).float()
         self.logits[place] = logits[..., : self.logits.shape[-1]]
 
-    def result(
-        self, sets: Sequence[Cut], data: EncodedExamples | list[Batch], facts: Mapping[str, Any]
+    def ablations(
+        self, sets: Sequence[Cut], examples: EncodedExamples | list[Batch], **facts: Any
     ) -> Ablations:
-        """See `Buffer.result`."""
-        full = evaluation_of(self.full, self._correct_classes[0], data, self.readout.mapping)
+        """The answers by set, in the order of the job; ``facts`` are further attributes."""
+        full = evaluation_of(self.full, self._labels, examples, self._readout.mapping)
         rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
         by_set = {cut: Answers(*(row[i] for row in rows)) for i, cut in enumerate(sets)}
         if not self.logits.shape[-1]:
@@ -91,27 +67,27 @@ class AnswerBuffer(Buffer):
         return Ablations(full, by_set, **facts)
 
 
-class MetricBuffer(Buffer):
+class MetricBuffer(AnswerBuffer):
     """A metric of the full model [example] and of sets [set, example]."""
 
     def __init__(self, n_sets: int, n_examples: int, targets: Targets) -> None:
-        self.targets, self.metric = targets, targets.metric
         self.full = torch.zeros(n_examples, dtype=torch.float64)
         self.values = torch.zeros(n_sets, n_examples, dtype=torch.float64)
-        n_kept = targets.readout.n_classes if "full" in self.metric.needs else 0
-        self.logits = torch.zeros(n_examples, n_kept)
+        n_kept = targets.readout.n_classes if "full" in targets.metric.needs else 0
+        self.full_logits = torch.zeros(n_examples, n_kept)
+        self._targets, self._metric = targets, targets.metric
 
-    def _asked(self, batch: Batch) -> dict[str, Any]:
+    def _asked(self, batch: Batch) -> dict[str, Tensor]:
         """What the metric gets beside logits."""
-        known: Mapping[str, Tensor] = {name: value.cpu() for name, value in batch.items()}
-        full = {"full": self.logits[batch["index"]]} if self.logits.shape[-1] else {}
-        return {**known, **self.targets.of(batch["index"]), **full}
+        index, known = batch["index"], {name: values.cpu() for name, values in batch.items()}
+        full = {"full": self.full_logits[index]} if "full" in self._metric.needs else {}
+        return {**known, **self._targets.of(index), **full}
 
     def note_full(self, batch: Batch, logits: Float[Tensor, "example *pos out"]) -> None:
-        """See `Buffer.note_full`."""
-        if self.logits.shape[-1]:
-            self.logits[batch["index"]] = logits
-        self.full[batch["index"]] = self.metric(logits, self._asked(batch))
+        """See `AnswerBuffer.note_full`."""
+        if "full" in self._metric.needs:
+            self.full_logits[batch["index"]] = logits
+        self.full[batch["index"]] = self._metric(logits, self._asked(batch))
 
     def note(
         self,
@@ -119,17 +95,19 @@ class MetricBuffer(Buffer):
         batch: Batch,
         logits: Float[Tensor, "set example *pos out"],
     ) -> None:
-        """See `Buffer.note`."""
+        """See `AnswerBuffer.note`."""
         asked = self._asked(batch)
         for row, of_set in zip(torch.as_tensor(rows).tolist(), logits, strict=True):
-            self.values[row, batch["index"]] = self.metric(of_set, asked)
+            self.values[row, batch["index"]] = self._metric(of_set, asked)
 
-    def result(
-        self, sets: Sequence[Cut], data: EncodedExamples | list[Batch], facts: Mapping[str, Any]
-    ) -> Measurements:
-        """See `Buffer.result`."""
-        sample = sampled_as(data, len(self.full))
-        full = Measured(self.metric, self.full.numpy(), *sample)
-        values = zip(sets, self.values.numpy(), strict=True)
-        without = {cut: Measured(self.metric, row, *sample) for cut, row in values}
-        return Measurements(full, without, **facts)
+    def ablations(
+        self, sets: Sequence[Cut], examples: EncodedExamples | list[Batch], **facts: Any
+    ) -> Ablations:
+        """See `AnswerBuffer.ablations`."""
+        sample = sampled_as(examples, len(self.full))
+        without: Mapping[Cut, Any] = {
+            cut: Measured(self._metric, values, *sample)
+            for cut, values in zip(sets, self.values.numpy(), strict=True)
+        }
+        full: Any = Measured(self._metric, self.full.numpy(), *sample)
+        return Ablations(full, without, **facts)

@@ -1,7 +1,7 @@
 """Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
 
 The third is in `mechcore.ablation.engines.restart`. All divide a sweep into tasks, each of a part
-and a batch, and write the answers of every finished task to the same `Buffer`, so that an
+and a batch, and write the answers of every finished task to the same `AnswerBuffer`, so that an
 interrupted sweep can be resumed.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from mechcore.ablation.engines.buffers import AnswerBuffer, Buffer, MetricBuffer
+from mechcore.ablation.engines.buffers import AnswerBuffer, MetricBuffer
 from mechcore.ablation.engines.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -79,7 +79,7 @@ class Job:
             self.readout, self.labels = self.targets.readout, self.targets.classes
         self.shape = ModelShape.of(self.model)
 
-    def buffer(self, n_sets: int) -> Buffer:
+    def buffer(self, n_sets: int) -> AnswerBuffer:
         """Where the answers go."""
         if self.metric is None and self.labels is not None:
             return AnswerBuffer(n_sets, self.readout, self.labels)
@@ -135,7 +135,7 @@ class ReferenceEngine:
     def check(self) -> None:
         """Nothing to compare with."""
 
-    def run(self, part: int, batch: int, buffer: Buffer) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         job = self.job
         if part < 0:
@@ -224,7 +224,7 @@ class SharingEngine(ABC):
         """Draw what a task needs at random, whether it runs or was done before."""
         self.runner.begin(self.job.asked(self.batches[batch]))
 
-    def run(self, part: int, batch: int, buffer: Buffer) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         its, is_first = self.batches[batch], True
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from mechcore.ablation.engines.buffers import Buffer
+from mechcore.ablation.engines.buffers import AnswerBuffer
 from mechcore.ablation.engines.engine import Job, ReferenceEngine, TreeEngine
 from mechcore.ablation.engines.stack_cuts import StackCuts
 from mechcore.components import Component
@@ -57,7 +57,7 @@ class _OnStack:
         if part == 0:
             self.cuts.begin(self.job.asked(self.job.batches[batch]))
 
-    def run(self, part: int, batch: int, buffer: Buffer) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         its = self.job.batches[batch]
         inputs, index = self.job.asked(its), its["index"]
@@ -73,14 +73,14 @@ class _OnStack:
                 self.at = (batch, start)
             self._cut(part, examples, buffer)
 
-    def _start(self, inputs: Batch, examples: Batch, rows: Tensor, buffer: Buffer) -> None:
+    def _start(self, inputs: Batch, examples: Batch, rows: Tensor, buffer: AnswerBuffer) -> None:
         index = examples["index"]
         some = {name: values[rows] for name, values in inputs.items()}
         self.cuts.fills.prepare({**some, "index": index})
         full = self.cuts.start(some, read_position(self.job.model, some), rows)
         buffer.note_full(examples, self._logits(full, index))
 
-    def _cut(self, part: int, examples: Batch, buffer: Buffer) -> None:
+    def _cut(self, part: int, examples: Batch, buffer: AnswerBuffer) -> None:
         if part == 0:
             numbers, streams = [*self.answers.values()], self.cuts.answers([*self.answers])
         else:
@@ -157,7 +157,7 @@ class PathEngine:
         if self.on_stack is not None and part < self.n_stacked:
             self.on_stack.begin(part, batch)
 
-    def run(self, part: int, batch: int, buffer: Buffer) -> None:
+    def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         if part < 0:
             ReferenceEngine(self.job).run(-1, 0, buffer)
@@ -166,7 +166,7 @@ class PathEngine:
         else:
             self._run_rest(self.rest[part - self.n_stacked], buffer)
 
-    def _run_rest(self, rows: Sequence[int], buffer: Buffer) -> None:
+    def _run_rest(self, rows: Sequence[int], buffer: AnswerBuffer) -> None:
         job = self.job
         sets = [self.sets[row] for row in rows]
         cut = blind(job.model, sets, job.means, job.fill, seed=job.seed)

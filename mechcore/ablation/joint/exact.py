@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from mechcore.ablation import sets as ready
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Measurements, ends, place
+from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Statistics
@@ -105,7 +105,7 @@ SHAPLEY = Schema(
 
 
 def interactions(
-    ablations: Measurements,
+    ablations: Ablations,
     *,
     correction: Correction = "benjamini-hochberg",
     **statistics: Unpack[Statistics],
@@ -153,7 +153,7 @@ ByExample: TypeAlias = Callable[[str, np.ndarray], tuple[np.ndarray, list[dict[s
 
 
 def estimates(
-    ablations: Measurements,
+    ablations: Ablations,
     sets: Sequence[ComponentSet],
     column: str,
     by_example: ByExample,
@@ -191,14 +191,14 @@ def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
     return (shown & (table["low"] > 0)).astype(int) - (shown & (table["high"] < 0)).astype(int)
 
 
-def with_members(ablations: Measurements) -> list[ComponentSet]:
+def with_members(ablations: Ablations) -> list[ComponentSet]:
     """The sets of two or more components whose members were ablated alone, too."""
     singles = {s.components[0] for s in ablations.sets if len(s) == 1}
     return [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
 
 
 def joint_and_alone(
-    ablations: Measurements, sets: Sequence[ComponentSet], metric: str
+    ablations: Ablations, sets: Sequence[ComponentSet], metric: str
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
     """Changes without each of some sets, and the sums of those without each member alone."""
     members = {c for cut in sets for c in cut.components}
@@ -226,7 +226,7 @@ def _effect(change: float, expected: float, full: float | None) -> dict[str, Any
 
 
 def dividends(
-    ablations: Measurements,
+    ablations: Ablations,
     components: Iterable[ComponentLike] | None = None,
     *,
     correction: Correction = "benjamini-hochberg",
@@ -259,7 +259,7 @@ def dividends(
 
 
 def shapley(
-    ablations: Measurements,
+    ablations: Ablations,
     components: Iterable[ComponentLike] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
@@ -289,14 +289,14 @@ def shapley(
 
 
 def _components(
-    ablations: Measurements, components: Iterable[ComponentLike] | None
+    ablations: Ablations, components: Iterable[ComponentLike] | None
 ) -> list[Component]:
     if components is None:
         return sorted(s.components[0] for s in ablations.sets if len(s) == 1)
     return sorted(set(parse_components(components)))
 
 
-def _check(ablations: Measurements, parts: Sequence[ComponentSet]) -> None:
+def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
     for part in parts:
         if part not in ablations.without:
             raise InputError(
@@ -306,7 +306,7 @@ def _check(ablations: Measurements, parts: Sequence[ComponentSet]) -> None:
 
 
 def _dividends(
-    ablations: Measurements, parts: Sequence[ComponentSet], metric: str, members: np.ndarray
+    ablations: Ablations, parts: Sequence[ComponentSet], metric: str, members: np.ndarray
 ) -> Float[np.ndarray, "set example"]:
     """Dividends by Moebius inversion, smaller sets first: m(S) = C(S) - sum of m over parts."""
     known: dict[ComponentSet, np.ndarray] = {}
