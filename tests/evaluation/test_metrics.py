@@ -30,7 +30,10 @@ BY_HAND = {
     "logprob": [3 - log(3, 1, 2, 0), 4 - log(0, 4, 1, 4.5)],
     "rank": [1, 2],
     # Of a uniform distribution: log 1/4 less the mean log-probability.
-    "kl": [-log(0, 0, 0, 0) - 1.5 + log(3, 1, 2, 0), -log(0, 0, 0, 0) - 9.5 / 4 + log(0, 4, 1, 4.5)],
+    "kl": [
+        -log(0, 0, 0, 0) - 1.5 + log(3, 1, 2, 0),
+        -log(0, 0, 0, 0) - 9.5 / 4 + log(0, 4, 1, 4.5),
+    ],
 }
 
 

@@ -15,7 +15,7 @@ import forks
 from helpers import undrawn
 from main_study.small_study import CONFIG, files, results
 
-N_KILLS = 10
+N_KILLS = 6
 
 
 def study(out: str) -> None:
@@ -36,7 +36,7 @@ def finished(out: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_a_study_killed_ten_times(whole: Path, tmp_path: Path) -> None:
+def test_a_study_killed_again_and_again(whole: Path, tmp_path: Path) -> None:
     processes, moments = forks.context(), random.Random(20)
     out = tmp_path / "out"
     before: dict[str, tuple[int, int]] = {}

@@ -25,7 +25,7 @@ from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import check_metric
+from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
@@ -102,7 +102,11 @@ class Goal:
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        if self.metric not in CLASS_METRICS:
+            raise InputError(
+                f"race: metric is {self.metric!r}; expected {' or '.join(CLASS_METRICS)}: others "
+                "lack a bound, which the error rate needs: use mechcore.interactions"
+            )
         if (self.least is None) == (self.largest is None):
             raise InputError(
                 f"race: least is {self.least} and largest {self.largest}; expected one of them: a "
