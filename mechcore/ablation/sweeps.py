@@ -219,10 +219,7 @@ def ablate(
 def _known(given: Any, metric: Metric) -> list[Any]:
     """What tells a metric from others in partial results."""
     if not isinstance(given, str):
-        raise InputError(
-            "sweep: partial results tell metrics by their names; register the metric in "
-            "mechcore.evaluation.metrics.METRICS, or leave state out"
-        )
+        raise InputError("sweep: state tells metrics by their names; register this one in METRICS")
     return [given, code_digests([metric.function])]
 
 

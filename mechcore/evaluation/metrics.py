@@ -49,6 +49,9 @@ class Metric:
         needs: entries that a batch must have: ``"correct"`` and ``"wrong"`` answers, ``"full"``,
             the logits of the full model.
         everywhere: whether it reads the logits at all positions of a language model.
+
+    Raises:
+        InputError: the name is that of a column of tables.
     """
 
     name: str
@@ -57,6 +60,12 @@ class Metric:
     more_is_better: bool | None = None
     needs: tuple[Need, ...] = ()
     everywhere: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name in ("set", "kind", "size", "data", "split", "subset", "n"):
+            raise InputError(
+                f"metric {self.name!r}: tables have such a column; choose another name"
+            )
 
     def __call__(
         self, logits: Float[Tensor, "batch *pos out"], batch: Batch
@@ -189,11 +198,7 @@ class Measured(Sampled):
     population: Population = "clusters"
 
     def values(self, metric: str) -> Float[np.ndarray, " example"]:
-        """The values; ``metric`` is what the caller takes them for.
-
-        Raises:
-            InputError: another metric was measured.
-        """
+        """The values of ``metric``; refuses another than was measured."""
         if metric != self.metric.name:
             raise InputError(f"metric {metric!r}: found values of {self.metric.name!r}")
         return self.by_example
@@ -205,11 +210,7 @@ class Measured(Sampled):
         return Measured(self.metric, values, subsets, clusters, self.population)
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what answers to labelled examples have.
-
-        Raises:
-            InputError: the attribute is one of theirs.
-        """
+        """Refuse what answers to labelled examples have, with an InputError."""
         if name in ("logits", "correct", "correct_classes", "margin", "kl", "accuracy"):
             raise InputError(
                 f"metric {self.metric.name!r}: has no {name}, which is asked for here; expected "

@@ -90,26 +90,30 @@ def _prompts(
     model: Any, table: pd.DataFrame, column: str, name: str, tokenizer: Any
 ) -> EncodedExamples:
     cells = [cell if isinstance(cell, str) else _ids(cell) for cell in table[column]]
+    pad_id, may_begin = padding_token(model)
+    longest = longest_input(model)
+
+    def is_padded(ids: list[int]) -> bool:
+        first = next((i for i, token in enumerate(ids) if token != pad_id), len(ids))
+        return first > may_begin or (len(ids) > 1 and ids[-1] == pad_id)
+
     for row, (ids, given) in enumerate(zip(cells, table[column], strict=True), 1):
-        place = f"prompts: row {row}, column {column}"
-        if not ids or type(ids) is not type(cells[0]):
+        bad = isinstance(ids, list) and (is_padded(ids) or len(ids) > longest)
+        if not ids or type(ids) is not type(cells[0]) or bad:
             raise InputError(
-                f"{place}: found {shown(repr(given))}; expected a text or a list of token ids, of "
-                "one kind in all rows"
+                f"prompts: row {row}, column {column}: found {shown(repr(given))}; expected a text "
+                f"or a list of at most {longest} token ids, of one kind in all rows, without "
+                f"padding ({pad_id}): pass rows of their own lengths, [{{'prompt': [5, 3]}}, ...], "
+                "or batches with an attention_mask"
             )
-        if not isinstance(ids, str):
-            _check_length(model, ids, place)
     texts = [cell if isinstance(cell, str) else " ".join(map(str, cell)) for cell in cells]
     roles = (*KNOWN_COLUMNS["subset"], *KNOWN_COLUMNS[CLUSTER])
     own = table[[role for role in roles if role in table.columns]].assign(text_a=texts)
     examples = examples_of(own, f"{name} data", name=name, labelled=False)
     if not isinstance(cells[0], str):
-        return EncodedExamples(
-            examples, [*map(_ids, cells)], None, None, None, None, padding_token(model)[0] or 0
-        )
+        return EncodedExamples(examples, [*map(_ids, cells)], None, None, None, None, pad_id or 0)
     begin = _begin(model, tokenizer())
-    longest = longest_input(model) - len(begin)
-    encoded = encode(examples, tokenizer(), max_length=longest, prompt="{a}")
+    encoded = encode(examples, tokenizer(), max_length=longest - len(begin), prompt="{a}")
     begun = [
         [*ids] if [*ids[: len(begin)]] == begin else [*begin, *ids] for ids in encoded.input_ids
     ]
@@ -123,20 +127,6 @@ def _begin(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
     starts = (i for i in range(len(whole)) if whole[i : i + len(text)] == text)
     return list(whole[: next(starts, 0)])
-
-
-def _check_length(model: Any, ids: list[int], place: str) -> None:
-    """Make sure that token ids fit the model, and are not padded."""
-    if len(ids) > longest_input(model):
-        raise InputError(f"{place}: {len(ids)} tokens; expected at most {longest_input(model)}")
-    pad_id, may_begin = padding_token(model)
-    first = next((i for i, token in enumerate(ids) if token != pad_id), len(ids))
-    if first > may_begin or (len(ids) > 1 and ids[-1] == pad_id):
-        raise InputError(
-            f"{place}: begins or ends with the padding token ({pad_id}), and no mask tells padding "
-            "from text; expected tokens without padding: pass rows of their own lengths, "
-            "[{'prompt': [5, 3]}, ...], or batches with an attention_mask"
-        )
 
 
 def _answers(table: pd.DataFrame, column: str, tokenizer: Any) -> list[tuple[int, ...]]:

@@ -324,7 +324,7 @@ def test_a_metric_by_name_can_be_resumed(hooked: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(its.by_example, again.without[cut].by_example)
     run("kl")
     assert len({*tmp_path.iterdir()}) == 2
-    with pytest.raises(InputError, match="tell metrics by their names; register the metric"):
+    with pytest.raises(InputError, match="state tells metrics by their names; register this one"):
         run(loss_at(-1))
 
 

@@ -105,14 +105,16 @@ def test_what_is_no_metric() -> None:
     def rank(logits: torch.Tensor, batch: Any) -> torch.Tensor:
         return logits.sum(-1)
 
-    with pytest.raises(InputError, match="metric 'rnk': unknown .did you mean 'rank'"):
+    with pytest.raises(InputError, match=r"metric 'rnk': unknown .did you mean 'rank'"):
         as_metric("rnk")
     for wrong in (rank, 3):
-        with pytest.raises(InputError, match="expected one of accuracy, .* or a function"):
+        with pytest.raises(InputError, match=r"expected one of accuracy, .* or a function"):
             as_metric(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="metric 'n': tables have such a column"):
+        Metric("n", rank)
     returned: tuple[Any, ...] = (LOGITS, 1.0, LOGITS.sum())
     for value in returned:
-        with pytest.raises(InputError, match="metric 'm': returned .* a value for every example"):
+        with pytest.raises(InputError, match=r"metric 'm': returned .* a value for every example"):
             Metric("m", lambda logits, batch, value=value: value)(LOGITS, BATCH)
     with pytest.raises(NotFiniteError, match="metric 'm': is nan for example 2"):
         Metric("m", lambda logits, batch: torch.tensor([1.0, math.nan]))(LOGITS, BATCH)
@@ -125,6 +127,6 @@ def test_values_refuse_what_answers_have() -> None:
     assert measured.part([2, 0]).values("rank").tolist() == [2, 0]
     with pytest.raises(InputError, match="metric 'margin': found values of 'rank'"):
         measured.values("margin")
-    with pytest.raises(InputError, match="metric 'rank': has no logits.*leave metric out"):
+    with pytest.raises(InputError, match=r"metric 'rank': has no logits.*leave metric out"):
         _ = measured.logits
     assert not hasattr(measured, "nothing")

@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int
 from mechcore.ablation.cuts import ComponentSet, Cut
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import (
     CLASS_METRICS,
@@ -87,20 +86,6 @@ ABLATION = Schema(
         Column("kl", "number", "KL from the full model's answers", "nats", header="KL"),
     ),
 )
-
-
-def schema_of(metric: Metric) -> Schema:
-    """The columns of `ablation_table` where a metric was measured."""
-    better = {True: "; higher is better", False: "; lower is better", None: ""}
-    name, unit = metric.name, metric.unit
-    told = f"{name} without the set{better[metric.more_is_better]}"
-    change = f"{name} without the set less that of the full model"
-    columns = own_ends(f"{name}_change", "number", change, unit=unit, populations=True, signed=True)
-    whole = (
-        *ABLATION.columns[: ABLATION.names.index("accuracy")],
-        Column(name, "number", told, unit),
-    )
-    return Schema("ablation", ABLATION.meaning, (*whole, *columns))
 
 
 CONTROL_COLUMNS = (
@@ -210,21 +195,6 @@ class Ablations(Shown):
         """Names of what `changes` knows."""
         return CLASS_METRICS if self.measured is None else (self.measured.name,)
 
-    @property
-    def sign(self) -> int:
-        """1 where a negative change is worse, -1 where a positive one is.
-
-        Raises:
-            InputError: the metric does not say so.
-        """
-        better = True if self.measured is None else self.measured.more_is_better
-        if better is None:
-            raise InputError(
-                f"metric {self.metrics[0]!r}: does not say whether more is better; expected "
-                "mechcore.evaluation.metrics.Metric(name, function, more_is_better=...)"
-            )
-        return 1 if better else -1
-
     def changes(self, cut: Cut, metric: str) -> np.ndarray:
         """Change of ``metric`` on every example, [example]; negative is worse if more is better."""
         return self.without[cut].values(metric) - self.full.values(metric)
@@ -271,7 +241,8 @@ def ablation_table(
         statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
 
     Returns:
-        The columns of `ABLATION`, or of `schema_of` a metric. Empty if there is nothing to list.
+        The columns of `ABLATION`; where a metric was measured, its mean, change and interval in
+        place of those of accuracy and margin, and of KL. Empty if there is nothing to list.
     """
     if kinds is None:
         kinds = {cut: _kind(cut) for cut in ablations.without}
@@ -304,8 +275,12 @@ def ablation_table(
             if ablations.measured is None:
                 row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)
-    schema = ABLATION if ablations.measured is None else schema_of(ablations.measured)
-    return schema.frame(rows)
+    if ablations.measured is None:
+        return ABLATION.frame(rows)
+    table, own = pd.DataFrame(rows), ablations.metrics[0]
+    where = [name for name in ABLATION.names if name in table and not name.startswith(own)]
+    first = [*where, own, f"{own}_change"]
+    return table[[*first, *(name for name in table if name not in first)]] if rows else table
 
 
 def _kind(cut: Cut) -> str:

@@ -129,6 +129,12 @@ def interactions(
     Raises:
         InputError: unknown correction, or a metric that does not say whether more is better.
     """
+    more_is_better = ablations.measured is None or ablations.measured.more_is_better
+    if more_is_better is None:
+        raise InputError(
+            f"metric {ablations.metrics[0]!r}: does not say whether more is better; expected "
+            "mechcore.evaluation.metrics.Metric(name, function, more_is_better=...)"
+        )
     sets = with_members(ablations)
     changes = {
         metric: joint_and_alone(ablations, sets, metric) for metric in ablations.metrics if sets
@@ -145,7 +151,7 @@ def interactions(
         estimates(ablations, sets, "interaction", beyond, correction, **statistics)
     )
     shown = directions(table, 1 - statistics.get("level", 0.95))
-    return table.assign(superadditive=ablations.sign * shown < 0)
+    return table.assign(superadditive=shown < 0 if more_is_better else shown > 0)
 
 
 ByExample: TypeAlias = Callable[[str, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
