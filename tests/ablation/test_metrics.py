@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from transformer_lens import HookedTransformer, HookedTransformerConfig, patching
 
 from mechcore import MeanActivations
 from mechcore.ablation import ablate, as_sets, interactions, race, sets, sweep
@@ -150,6 +149,8 @@ def test_metrics_of_classes_are_those_of_answers(cases: helpers.Cases) -> None:
 @pytest.fixture(scope="module")
 def hooked() -> Any:
     """A random HookedTransformer in memory, without a tokenizer."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
     sizes: dict[str, Any] = {"n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "n_ctx": 24}
     cfg = HookedTransformerConfig(
         **sizes, d_vocab=helpers.VOCABULARY, act_fn="gelu", device="cpu", seed=0
@@ -160,6 +161,8 @@ def hooked() -> Any:
 
 
 def test_activation_patching_is_that_of_transformer_lens(hooked: Any) -> None:
+    from transformer_lens import patching
+
     clean, corrupted = (torch.stack(helpers.texts((7, 7, 7, 7), seed=seed)) for seed in (3, 4))
     right, wrong = torch.tensor([3, 4, 5, 6]), torch.tensor([7, 8, 9, 10])
     rows = [

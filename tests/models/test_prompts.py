@@ -12,7 +12,6 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformers import PreTrainedTokenizerFast
 
 from mechcore import MeanActivations, evaluate
@@ -20,6 +19,7 @@ from mechcore.ablation import ablate
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.encoded import as_encoded
 
+pytestmark = pytest.mark.hooked
 WORDS = ("<s>", "<pad>", "?", "The", " cat", " dog", " saw", " ran", " a", "cat", " ")
 ID = {word: i for i, word in enumerate(WORDS)}
 
@@ -38,6 +38,8 @@ def spaced_tokenizer(folder: Path) -> Any:
 
 def hooked(tokenizer: Any = None) -> Any:
     """A random HookedTransformer in memory."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
     sizes: dict[str, Any] = {"n_layers": 1, "n_heads": 2, "d_model": 8, "d_head": 4, "n_ctx": 12}
     cfg = HookedTransformerConfig(**sizes, d_vocab=len(WORDS), act_fn="gelu", device="cpu", seed=0)
     return HookedTransformer(cfg, tokenizer=tokenizer).eval()
