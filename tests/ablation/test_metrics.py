@@ -327,6 +327,15 @@ def test_a_metric_by_name_can_be_resumed(hooked: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(its.by_example, again.without[cut].by_example)
     run("kl")
     assert len({*tmp_path.iterdir()}) == 2
+    for n, other in enumerate((ROWS, ROWS[::-1]), 3):  # what is patched in makes another sweep
+        rows = [
+            {**a, "counterfactual": a["prompt"][:1] + b["prompt"][:2]}
+            for a, b in zip(ROWS, other, strict=True)
+        ]
+        means = MeanActivations.compute(hooked, ROWS)
+        options: dict[str, Any] = {"fill": "counterfactual", "metric": "kl", "state": tmp_path}
+        ablate(hooked, NAMES[:1], rows, means, **options)
+        assert len({*tmp_path.iterdir()}) == n
     with pytest.raises(InputError, match="state tells metrics by their names; register this one"):
         run(loss_at(-1))
 

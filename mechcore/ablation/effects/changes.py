@@ -278,8 +278,8 @@ def ablation_table(
     if ablations.measured is None:
         return ABLATION.frame(rows)
     table, own = pd.DataFrame(rows), ablations.metrics[0]
-    where = [name for name in ABLATION.names if name in table and not name.startswith(own)]
-    first = [*where, own, f"{own}_change"]
+    where = ABLATION.names[: ABLATION.names.index("accuracy")]
+    first = [*(name for name in where if name in table), own, f"{own}_change"]
     return table[[*first, *(name for name in table if name not in first)]] if rows else table
 
 

@@ -103,9 +103,10 @@ class Goal:
 
     def __post_init__(self) -> None:
         if self.metric not in CLASS_METRICS:
+            known = " or ".join(map(repr, CLASS_METRICS))
             raise InputError(
-                f"race: metric is {self.metric!r}; expected {' or '.join(CLASS_METRICS)}: others "
-                "lack a bound, which the error rate needs: use mechcore.interactions"
+                f"race: metric is {self.metric!r}; expected {known}: others lack a bound, which "
+                "the error rate needs: use mechcore.interactions"
             )
         if (self.least is None) == (self.largest is None):
             raise InputError(
