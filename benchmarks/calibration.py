@@ -42,7 +42,7 @@ from mechcore.bench.population import Population, as_texts
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import encode
 from mechcore.data.examples import ALL
-from mechcore.evaluation.evaluate import METRICS
+from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
@@ -145,9 +145,9 @@ def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
     changes = {
         (str(each), metric): every.changes(each, metric)
         for each in every.sets
-        for metric in METRICS
+        for metric in CLASS_METRICS
     }
-    for subset, metric in itertools.product(subsets, METRICS):
+    for subset, metric in itertools.product(subsets, CLASS_METRICS):
         value = {
             name: known.true_mean(values, subset)
             for (name, of), values in changes.items()
@@ -196,7 +196,7 @@ def _dividends(changes: Mapping[str, float]) -> dict[str, float]:
 def intervals(ablations: Ablations, readers: Readers, seed: int) -> Iterator[tuple[Any, ...]]:
     """Figure, set, subset, metric, low and high of all intervals of a sample."""
     singles = ablation_table(ablations, seed=seed)
-    for metric in METRICS:
+    for metric in CLASS_METRICS:
         bounds = [f"{metric}_change_low", f"{metric}_change_high"]
         for row in singles[["set", "subset", *bounds]].itertuples(index=False):
             yield "change", row[0], row[1], metric, *row[2:]
@@ -209,7 +209,7 @@ def intervals(ablations: Ablations, readers: Readers, seed: int) -> Iterator[tup
         for row in table[columns].itertuples(index=False):
             yield figure, *row
     table = core_dependence_table(readers, seed=seed)
-    table = table[table["metric"].isin(METRICS)]
+    table = table[table["metric"].isin(CLASS_METRICS)]
     for figure, column in (("change when blind", "blind_change"), ("dependence", "share")):
         columns = ["receiver", "subset", "metric", f"{column}_low", f"{column}_high"]
         for row in table[columns].dropna().itertuples(index=False):

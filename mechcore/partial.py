@@ -136,7 +136,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return tensors_digest({"": value})
     if isinstance(value, EncodedExamples):
-        return [value.input_ids, value.token_type_ids, value.answers]
+        own = [value.correct, value.wrong, value.pairs]  # of prompts
+        more = own if any(part is not None for part in own) else []
+        return [value.input_ids, value.token_type_ids, value.answers, *more]
     if isinstance(value, MeanActivations):
         kinds = ("z", "mlp", "samples_z", "samples_mlp")
         return tensors_digest({name: getattr(value, name) for name in kinds})

@@ -19,8 +19,8 @@ import torch
 from mechcore import progress
 from mechcore.ablation.cuts import ComponentSet, Cut, CutLike, as_sets
 from mechcore.ablation.effects.changes import Ablations, ablation_table
+from mechcore.ablation.engines.buffers import AnswerBuffer
 from mechcore.ablation.engines.engine import (
-    AnswerBuffer,
     Job,
     Precision,
     ReferenceEngine,
@@ -34,14 +34,17 @@ from mechcore.components.paths import PathSet
 from mechcore.data.batches import as_batches
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
-from mechcore.evaluation.evaluate import evaluation_of, warn_under_chance
+from mechcore.evaluation.evaluate import warn_under_chance
+from mechcore.evaluation.metrics import Metric, MetricLike, as_metric
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.encoded import as_data
+from mechcore.models.protocol import is_causal, is_classifier
 from mechcore.partial import Partial, Steps, known_fill
 from mechcore.session import plain_session
+from mechcore.source_code import code_digests
 from mechcore.wording import PLACES
 
 Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
@@ -57,6 +60,7 @@ def sweep(
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    metric: MetricLike | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Ablate every set alone from the full model, and compare with it on the same examples.
@@ -71,12 +75,14 @@ def sweep(
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of all that is random.
+        metric: what to measure, see `mechcore.evaluation.metrics`; by default accuracy and margin.
         options: see `ablate`, whose result keeps the answers example by example.
 
     Returns:
         One row per set and subset of the data: set, kind, size, data, split, subset, n, accuracy,
         accuracy_change and its interval (shares), margin, margin_change and its interval (nats), kl
-        (nats, full model to ablated one).
+        (nats, full model to ablated one). With a metric, in place of the last three: its mean, and
+        ``METRIC_change`` with its interval, where a positive change is worse if less is better.
 
     Raises:
         InputError: a set is unreadable, out of range or given twice, labels cannot be matched,
@@ -84,7 +90,7 @@ def sweep(
 
     >>> sweep(model, [["L0.H1"], ["L0.H1", "L2.MLP"]], data, means)  # doctest: +SKIP
     """
-    ablations = ablate(model, sets, data, means, seed=seed, **options)
+    ablations = ablate(model, sets, data, means, seed=seed, metric=metric, **options)
     if not ablations.without:
         raise InputError("sweep: no set; expected at least one set of components")
     return ablation_table(ablations, n_resamples=n_resamples, level=level, seed=seed)
@@ -106,16 +112,19 @@ def ablate(
     max_tokens: int | None = None,
     state: str | Path | None = None,
     seed: int = 0,
+    metric: MetricLike | None = None,
 ) -> Ablations:
     """The answers of the model without each set, example by example; see `sweep`.
 
     Args:
         model: any TransformerLens model.
         sets: what to ablate, see `sweep`.
-        data: labelled examples, see `sweep`.
+        data: labelled examples, see `sweep`; with a metric that needs no labels also prompts, see
+            `mechcore.models.prompts`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes for every
-            example one of another label, the nearest in length, drawn with ``seed``.
+            example its counterfactual prompt, or one of another label, the nearest in length, drawn
+            with ``seed``.
         engine: ``"tree"`` shares common prefixes of sets; ``"restart"`` does so layer by layer, on
             any model whose layers can be called again; ``"reference"`` runs one masked forward per
             set; ``"auto"`` takes the first of them that can run the model, and warns if it is the
@@ -129,6 +138,8 @@ def ablate(
         state: folder that keeps what is finished, for the same sweep to go on from; other work
             can share it. It stays when all is finished.
         seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
+        metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`; by
+            default the answers to labelled examples are kept, with their accuracy and margin.
 
     Raises:
         InputError: see `sweep`.
@@ -138,7 +149,12 @@ def ablate(
     shape, listed = ModelShape.of(model), as_sets(sets, model)
     paths = [cut for cut in listed if isinstance(cut, PathSet)]
     components = [cut for cut in listed if isinstance(cut, ComponentSet)]
-    data = as_data(model, data, split)
+    measure = None if metric is None else as_metric(metric)
+    texts = isinstance(data, (list, tuple)) and all(isinstance(text, str) for text in data)
+    if measure is not None and texts and is_causal(model) and not is_classifier(model):
+        data = [{"prompt": text} for text in data]
+    labelled = measure is None or "correct" in measure.needs
+    data = as_data(model, data, split, labelled=labelled)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
         if not data:
@@ -146,7 +162,7 @@ def ablate(
     if paths and components:
         options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
         options |= {"split": split, "class_names": class_names, "batch_size": batch_size}
-        options |= {"max_tokens": max_tokens, "seed": seed, "state": state}
+        options |= {"max_tokens": max_tokens, "seed": seed, "state": state, "metric": metric}
         ablated = ablate(model, components, data, means, **options)
         return ablated.with_more(ablate(model, paths, data, means, **options))
     whole = Mask.full(shape)
@@ -163,6 +179,7 @@ def ablate(
         seed,
         class_names,
         batch_size,
+        measure,
     )
     parts: Parts = (
         _path_engine(engine, job, paths, precision, max_tokens)
@@ -177,13 +194,14 @@ def ablate(
         means=means,
         fill=None if state is None else known_fill(fill),
         sets=[_member_names(cut) for cut in listed],
-        labels=job.correct_classes,
+        labels=job.labels,
         seed=seed,
         engine=parts.division,
         precision=precision,
         batch_size=[batch_size, *MOST_PADDING],
+        **({} if measure is None or state is None else {"metric": _known(metric, measure)}),
     )
-    buffer = AnswerBuffer(len(listed), len(job.correct_classes), job.readout)
+    buffer = job.buffer(len(listed))
     parts.check()
     agreement = None
     if isinstance(parts, TreeEngine) and precision != "float32":
@@ -191,10 +209,18 @@ def ablate(
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
     unasked = f" (engine {parts.name!r})" * (engine == "auto" and parts.name != "tree")
     _work(parts, buffer, Steps(partial, buffer.tensors), f"ablate on {name}{unasked}")
-    full = evaluation_of(buffer.full, job.correct_classes, data, job.readout.mapping)
-    if split == "id":
-        warn_under_chance(full)
-    return Ablations(full, buffer.answers(listed), name, split, agreement, parts.work)
+    facts = {"data": name, "split": split, "agreement": agreement, "layers": parts.work}
+    ablations = buffer.ablations(listed, job.data, **facts)
+    if split == "id" and measure is None:
+        warn_under_chance(ablations.full)
+    return ablations
+
+
+def _known(given: Any, metric: Metric) -> list[Any]:
+    """What tells a metric from others in partial results."""
+    if not isinstance(given, str):
+        raise InputError("sweep: state tells metrics by their names; register this one in METRICS")
+    return [given, code_digests([metric.function])]
 
 
 def _check_options(engine: str, precision: str, split: str, batch_size: int, seed: int) -> None:
@@ -228,6 +254,11 @@ def _engine(
     engine: Engine, job: Job, precision: Precision, max_tokens: int | None
 ) -> SharingEngine | ReferenceEngine:
     """The engine asked for, or the first that can run the model and the fill."""
+    if job.readout.everywhere and precision != "float32":
+        raise InputError(
+            "sweep: a metric of all positions is measured in the model's own precision only; leave "
+            "precision out"
+        )
     fill = fill_of(job.model, job.means, job.fill, job.seed)  # what is wrong is no engine's fault
     fill.check(job.masks)
     if fill.follows_the_run and int((job.masks == 0).sum((1, 2)).max()) > 1:

@@ -22,7 +22,7 @@ from mechcore.ablation import ComponentSet, ablate
 from mechcore.bench.scores import Ranking, by_component
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.evaluate import ClassMetric
 from mechcore.masking.means import MeanActivations
 from mechcore.showing import Shown
 
@@ -89,7 +89,7 @@ def faithfulness_of(
     data: Any,
     means: MeanActivations | None = None,
     *,
-    metric: Metric = "margin",
+    metric: ClassMetric = "margin",
     **options: Any,
 ) -> Faithfulness:
     """Keep the first components of a ranking, from none to all of them, and ablate all others.

@@ -54,6 +54,10 @@ class EncodedExamples(Shown):
         n_cut: number of texts that were too long and were cut.
         spans: equal numbers for the tokens of one occurrence of a word or punctuation mark,
             `SPECIAL` elsewhere; or None.
+        correct: tokens that are correct answers to each example, or None; see
+            `mechcore.models.prompts`.
+        wrong: likewise.
+        pairs: the counterfactual of every example, or None.
     """
 
     examples: Examples
@@ -66,6 +70,9 @@ class EncodedExamples(Shown):
     answers: Mapping[str, tuple[int, ...]] | None = None
     n_cut: int = 0
     spans: Sequence[Sequence[int]] | None = None
+    correct: Sequence[Sequence[int]] | None = None
+    wrong: Sequence[Sequence[int]] | None = None
+    pairs: EncodedExamples | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -78,9 +85,10 @@ class EncodedExamples(Shown):
     def part(self, rows: Sequence[int]) -> EncodedExamples:
         """These rows only, in the order given."""
         chosen: dict[str, Any] = {"examples": self.examples.part(rows)}
-        for name in ("input_ids", *_PER_TOKEN):
+        for name in ("input_ids", *_PER_TOKEN, "correct", "wrong"):
             values = getattr(self, name)
             chosen[name] = None if values is None else [values[i] for i in rows]
+        chosen["pairs"] = None if self.pairs is None else self.pairs.part(rows)
         return replace(self, **chosen)
 
     def batches(

@@ -38,8 +38,9 @@ MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
 
 
-Metric: TypeAlias = Literal["accuracy", "margin"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
+ClassMetric: TypeAlias = Literal["accuracy", "margin"]
+CLASS_METRICS: tuple[ClassMetric, ...] = get_args(ClassMetric)
+"""Metrics of answers to labelled examples; others are in `mechcore.evaluation.metrics`."""
 
 
 def check_metric(metric: str) -> None:
@@ -48,12 +49,61 @@ def check_metric(metric: str) -> None:
     Raises:
         InputError: there is none.
     """
-    if metric not in METRICS:
-        raise InputError(f"metric is {metric!r}; expected {' or '.join(map(repr, METRICS))}")
+    if metric not in CLASS_METRICS:
+        raise InputError(f"metric is {metric!r}; expected {' or '.join(map(repr, CLASS_METRICS))}")
+
+
+class Sampled(Shown):
+    """Examples with their subsets, and clusters where these are known."""
+
+    subsets: np.ndarray
+    clusters: np.ndarray | None
+    population: Population
+
+    @property
+    def subset_names(self) -> list[str]:
+        """Subsets in order of first appearance."""
+        return list(dict.fromkeys(self.subsets.tolist()))
+
+    def samples(self, rows: Any = slice(None)) -> dict[str, Sample]:
+        """How these examples were drawn, by what the names of the ends of intervals begin with.
+
+        ``""`` for the population that intervals are for; where there are clusters, ``"other_"`` for
+        the other of the two.
+        """
+        if self.clusters is None:
+            return {"": Sample()}
+        both = [Sample(self.clusters[rows]), Sample(strata=self.subsets[rows])]
+        if self.population == "texts":
+            both.reverse()
+        return {"": both[0], "other_": both[1]}
+
+    def groups(
+        self, named: Mapping[str, Sequence[str]] | None = None
+    ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
+        """Which examples are in every subset, in all of them, and in groups of subsets.
+
+        Raises:
+            InputError: a group names an unknown subset, or is called as a subset or all examples
+                are.
+        """
+        names = self.subset_names
+        members = {name: self.subsets == name for name in names}
+        members[ALL] = np.ones(len(self.subsets), dtype=bool)
+        for group, parts in (named or {}).items():
+            unknown = [name for name in parts if name not in names]
+            if unknown or not parts or group in (*names, ALL):
+                wrong = f"subset {unknown[0]!r}" if unknown else f"{len(parts)} subsets"
+                raise InputError(
+                    f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
+                    f"name that is none of theirs, nor {ALL!r}, the name for all examples"
+                )
+            members[group] = np.isin(self.subsets.astype(str), list(parts))
+        return [*members.items()]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Shown):
+class Evaluation(Sampled):
     """What a model answered, example by example, in the order of the data.
 
     Attributes:
@@ -99,7 +149,7 @@ class Evaluation(Shown):
         """Log-odds of the set of correct classes, in nats, [example]; infinite if all are."""
         return margins(self.logits, self.correct_classes).numpy()
 
-    def values(self, metric: Metric) -> np.ndarray:
+    def values(self, metric: str) -> np.ndarray:
         """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, [example].
 
         Raises:
@@ -119,50 +169,9 @@ class Evaluation(Shown):
         return float(self.correct_classes.double().mean())
 
     @property
-    def subset_names(self) -> list[str]:
-        """Subsets in order of first appearance."""
-        return list(dict.fromkeys(self.subsets.tolist()))
-
-    @property
     def macro_accuracy(self) -> float:
         """Mean over subsets of the subset's accuracy."""
         return float(np.mean([self.correct[self.subsets == s].mean() for s in self.subset_names]))
-
-    def samples(self, rows: Any = slice(None)) -> dict[str, Sample]:
-        """How these examples were drawn, by what the names of the ends of intervals begin with.
-
-        ``""`` for the population that intervals are for; where there are clusters, ``"other_"`` for
-        the other of the two.
-        """
-        if self.clusters is None:
-            return {"": Sample()}
-        both = [Sample(self.clusters[rows]), Sample(strata=self.subsets[rows])]
-        if self.population == "texts":
-            both.reverse()
-        return {"": both[0], "other_": both[1]}
-
-    def groups(
-        self, named: Mapping[str, Sequence[str]] | None = None
-    ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
-        """Which examples are in every subset, in all of them, and in groups of subsets.
-
-        Raises:
-            InputError: a group names an unknown subset, or is called as a subset or all examples
-                are.
-        """
-        names = self.subset_names
-        members = {name: self.subsets == name for name in names}
-        members[ALL] = np.ones(len(self.subsets), dtype=bool)
-        for group, parts in (named or {}).items():
-            unknown = [name for name in parts if name not in names]
-            if unknown or not parts or group in (*names, ALL):
-                wrong = f"subset {unknown[0]!r}" if unknown else f"{len(parts)} subsets"
-                raise InputError(
-                    f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
-                    f"name that is none of theirs, nor {ALL!r}, the name for all examples"
-                )
-            members[group] = np.isin(self.subsets.astype(str), list(parts))
-        return [*members.items()]
 
     def part(self, rows: Any) -> Evaluation:
         """The answers to these examples, in the order given; one may be there several times."""
@@ -325,11 +334,19 @@ def evaluation_of(
     mapping: str,
 ) -> Evaluation:
     """Answers to these data, with their subsets and clusters."""
+    subsets, clusters, population = sampled_as(data, len(logits))
+    return Evaluation(logits, correct, subsets, mapping, clusters, population)
+
+
+def sampled_as(
+    data: EncodedExamples | list[Batch], n_examples: int
+) -> tuple[np.ndarray, np.ndarray | None, Population]:
+    """Subsets, clusters and population of data."""
     if not isinstance(data, EncodedExamples):
-        return Evaluation(logits, correct, np.full(len(logits), ALL, dtype=object), mapping)
+        return np.full(n_examples, ALL, dtype=object), None, "clusters"
     examples = data.examples
     subsets = examples.frame["subset"].to_numpy(dtype=object)
-    return Evaluation(logits, correct, subsets, mapping, examples.clusters, examples.population)
+    return subsets, examples.clusters, examples.population
 
 
 def warn_under_chance(result: Evaluation) -> None:
@@ -345,7 +362,7 @@ def warn_under_chance(result: Evaluation) -> None:
 def paired_change(
     full: Evaluation,
     other: Evaluation,
-    metric: Metric = "accuracy",
+    metric: ClassMetric = "accuracy",
     **statistics: Unpack[Statistics],
 ) -> Interval:
     """Metric of ``other`` minus metric of ``full`` on the same examples.

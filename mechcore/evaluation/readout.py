@@ -107,6 +107,7 @@ class Readout:
         at_last_position: whether logits are read at each row's last real position.
         label_map: from label names to classes; None for data whose labels are class indices.
         mapping: how labels and classes are matched, in words.
+        everywhere: whether a language model's logits are read at all positions.
     """
 
     n_classes: int
@@ -115,11 +116,13 @@ class Readout:
     label_map: LabelMap | None
     mapping: str
     continuations: Continuations | None = None
+    everywhere: bool = False
 
     @property
     def whole_vocabulary(self) -> bool:
         """Whether the classes are all tokens of a language model."""
-        return self.at_last_position and self.tokens is None and self.continuations is None
+        of_tokens = self.at_last_position or self.everywhere
+        return of_tokens and self.tokens is None and self.continuations is None
 
     @classmethod
     def of(
@@ -153,21 +156,32 @@ class Readout:
         return cls(len(names), None, False, None, mapping)
 
     @classmethod
-    def _of_language_model(
-        cls, model: Any, data: EncodedExamples | Iterable[Batch], labelled: bool
-    ) -> Readout:
+    def of_vocabulary(cls, model: Any, *, everywhere: bool = False) -> Readout:
+        """All tokens of a language model, at the last real position or at all.
+
+        Raises:
+            InputError: the model is a masked language model.
+        """
         if not is_causal(model):
             raise InputError(
                 f"model: {type(model).__name__} is a masked language model, which has no answer "
                 "position; evaluate a sequence classifier or a causal language model"
             )
-        if not isinstance(data, EncodedExamples):
-            return cls(model.cfg.d_vocab, None, True, None, "labels are token ids")
+        n, told = int(model.cfg.d_vocab), "labels are token ids"
+        return cls(n, None, not everywhere, None, told, everywhere=everywhere)
+
+    @classmethod
+    def _of_language_model(
+        cls, model: Any, data: EncodedExamples | Iterable[Batch], labelled: bool
+    ) -> Readout:
+        if not is_causal(model) or not isinstance(data, EncodedExamples):
+            return cls.of_vocabulary(model)
         if data.answers is None:
             raise InputError(
                 "examples: a language model needs answer words for the labels; encode them with a "
                 "prompt and answers (--prompt, --answers; in Python "
-                "mechcore.models.encoded.as_encoded)"
+                "mechcore.models.encoded.as_encoded), or pass a metric to mechcore.ablation.sweep, "
+                "see mechcore.evaluation.metrics"
             )
         answers = list(data.answers.values())
         tokens = continuations = None
@@ -219,7 +233,11 @@ class Readout:
             logits = logits[..., torch.arange(len(last), device=last.device), last, :]
         if self.tokens is not None:
             logits = logits[..., sent(self.tokens, logits.device)]
-        return self.classes(logits)
+        return self.classes(self.unpadded(logits, inputs["attention_mask"]))
+
+    def unpadded(self, logits: Float[Tensor, "*masks batch *pos out"], mask: Tensor) -> Tensor:
+        """The same with zeros at padding, where all positions are read."""
+        return logits.masked_fill((mask == 0)[..., None], 0) if self.everywhere else logits
 
     def of_stack(self, stack: Stack) -> Stack:
         """The model's layers with those outputs alone that `classes` takes."""
@@ -240,6 +258,7 @@ class Readout:
         dtype: torch.dtype | None = None,
     ) -> None:
         """Make sure that logits of the classes are finite, see `check_finite`."""
+        logits = logits.flatten(-2) if self.everywhere else logits
         check_finite(logits, examples, dtype, never=self.whole_vocabulary)
 
     def correct_classes(

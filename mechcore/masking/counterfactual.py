@@ -185,13 +185,17 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
     """``fill``, where the name of the counterfactual one becomes a fill with pairs of the examples.
 
+    The pairs are the examples' own counterfactual prompts, see `mechcore.models.prompts`, or those
+    that `paired` makes.
+
+
     Raises:
         InputError: pairs cannot be made, see `paired`, or given pairs belong to other examples.
     """
     if not isinstance(data, EncodedExamples):
         return fill
     if fill == "counterfactual":
-        return Counterfactual.of(paired(data, seed))
+        return Counterfactual.of(paired(data, seed) if data.pairs is None else data.pairs)
     pairs = pairs_of(fill)
     if pairs is not None and len(pairs) != len(data):
         raise InputError(

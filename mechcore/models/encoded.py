@@ -13,6 +13,7 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
 from mechcore.errors import InputError, warn
+from mechcore.models.prompts import encoded_prompts, prompt_table
 from mechcore.models.protocol import (
     Batch,
     is_causal,
@@ -56,7 +57,8 @@ def as_encoded(
 
     Args:
         model: any TransformerLens model.
-        data: see `mechcore.data.given`; `EncodedExamples` come back as they are.
+        data: see `mechcore.data.given` and, of language models, `mechcore.models.prompts`;
+            `EncodedExamples` come back as they are.
         split: which split of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
         tokenizer: in place of that of the checkpoint that the model came from.
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
@@ -76,6 +78,9 @@ def as_encoded(
     """
     if isinstance(data, EncodedExamples):
         return data
+    table = None if columns else prompt_table(data)
+    if table is not None:
+        return encoded_prompts(model, table, split, lambda: tokenizer or tokenizer_of(model))
     examples = given_examples(data, split, columns=columns, label_map=label_map, labelled=labelled)
     if examples is None:
         raise InputError(f"{split} data: found {type(data).__name__}; expected {EXPECTED}")
@@ -100,7 +105,7 @@ def as_data(
     words: bool = False,
 ) -> EncodedExamples | Iterable[Batch]:
     """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
-    if not isinstance(data, EncodedExamples):
+    if not isinstance(data, EncodedExamples) and prompt_table(data) is None:
         examples = given_examples(data, split, labelled=labelled)
         if examples is None and isinstance(data, Iterable) and not isinstance(data, str):
             return data

@@ -293,7 +293,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
                 "expected equal shapes"
             )
     inputs = {name: whole_numbers(name, tensor) for name, tensor in inputs.items()}
-    pad_id, in_texts = _padding_token(model)
+    pad_id, in_texts = padding_token(model)
     ids = inputs["input_ids"]
     mask = real_tokens(ids, inputs.get("attention_mask"), pad_id, in_texts=in_texts)
     inputs["attention_mask"] = mask
@@ -314,7 +314,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     return {name: sent(tensor, device) for name, tensor in inputs.items()}
 
 
-def _padding_token(model: Any) -> tuple[int | None, bool]:
+def padding_token(model: Any) -> tuple[int | None, bool]:
     """The token that rows are padded with, and whether texts, too, may begin or end with it.
 
     Without one of its own, the end of the text is what decoders are padded with.

@@ -354,7 +354,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     runs = Runs()
     for runner in (TreeRunner, RestartRunner):
         monkeypatch.setattr(runner, "run", runs.watched("batch", runner.run))
-    monkeypatch.setattr(ENGINE, "evaluate", runs.watched("sets", ENGINE.evaluate))
+    plain = ENGINE.ReferenceEngine
+    monkeypatch.setattr(plain, "run", runs.watched("sets", plain.run))
     return runs
 
 

@@ -47,6 +47,7 @@ SCRIPTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
             < 1e-4
         ),
     ),
+    "patching": (QUICK, lambda figures: figures["largest difference"] < 1e-6),
     "sweep": (f"{QUICK} --scaling", lambda figures: len(figures["scaling"])),
 }
 

@@ -20,13 +20,14 @@ from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import (
-    METRICS,
+    CLASS_METRICS,
     Evaluation,
-    Metric,
+    Sampled,
     check_metric,
     kl_divergence,
 )
 from mechcore.evaluation.intervals import Statistics, mean_intervals
+from mechcore.evaluation.metrics import Measured, Metric
 from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.showing import Shown
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
@@ -86,6 +87,7 @@ ABLATION = Schema(
     ),
 )
 
+
 CONTROL_COLUMNS = (
     Column("control_change", "number", "mean of the change over random sets of heads"),
     Column("control_low", "number", f"2.5 % of these are below; of fewer than {FEW_CONTROLS} none"),
@@ -138,7 +140,7 @@ class Answers(Shown):
         logits = None if self.logits is None else self.logits[rows]
         return Answers(self.correct[rows], self.margin[rows], self.kl[rows], logits)
 
-    def values(self, metric: Metric) -> np.ndarray:
+    def values(self, metric: str) -> np.ndarray:
         """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example].
 
         Raises:
@@ -155,6 +157,9 @@ class Answers(Shown):
 @dataclass(frozen=True, eq=False, repr=False)
 class Ablations(Shown):
     """Answers of the full model and of the model without each set, on one data set.
+
+    Where a metric was measured, ``full`` and ``without`` are `Measured`: they have its values, and
+    refuse what needs answers to labelled examples.
 
     Attributes:
         full: the full model's answers.
@@ -180,8 +185,18 @@ class Ablations(Shown):
         """From the models' logits."""
         return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, split)
 
-    def changes(self, cut: Cut, metric: Metric) -> np.ndarray:
-        """Change of ``metric`` on every example, [example]; negative is worse."""
+    @property
+    def measured(self) -> Metric | None:
+        """The metric that was measured in place of answers."""
+        return self.full.metric if isinstance(self.full, Measured) else None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what `changes` knows."""
+        return CLASS_METRICS if self.measured is None else (self.measured.name,)
+
+    def changes(self, cut: Cut, metric: str) -> np.ndarray:
+        """Change of ``metric`` on every example, [example]; negative is worse if more is better."""
         return self.without[cut].values(metric) - self.full.values(metric)
 
     @property
@@ -201,7 +216,7 @@ class Ablations(Shown):
         return replace(self, full=self.full.part(rows), without=without)
 
     def _summary(self) -> str:
-        full = f"full accuracy={self.full.accuracy:.3f}"
+        full = f"full accuracy={self.full.accuracy:.3f}" if self.measured is None else self.full
         return f"{len(self.without)} sets, {self.data!r} ({self.split}), {full}"
 
     def _rows(self) -> pd.DataFrame:
@@ -226,7 +241,8 @@ def ablation_table(
         statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
 
     Returns:
-        The columns of `ABLATION`. Empty if there is nothing to list.
+        The columns of `ABLATION`; where a metric was measured, its mean, change and interval in
+        place of those of accuracy and margin, and of KL. Empty if there is nothing to list.
     """
     if kinds is None:
         kinds = {cut: _kind(cut) for cut in ablations.without}
@@ -238,7 +254,7 @@ def ablation_table(
         columns: dict[str, list[dict[str, float]]] = {}
         means: dict[str, float] = {}
         samples = ablations.full.samples(members)
-        for metric in METRICS:
+        for metric in ablations.metrics:
             before = ablations.full.values(metric)[members]
             changes = [
                 np.mean([ablations.without[s].values(metric)[members] - before for s in sets], 0)
@@ -251,14 +267,20 @@ def ablation_table(
         for i, (name, kind, size, sets) in enumerate(listed):
             row = place(ablations, name, size, subset, members)
             row["kind"] = kind
-            for metric in METRICS:
+            for metric in ablations.metrics:
                 change = columns[metric][i]
                 row[metric] = means[metric] + change["mean"]
                 row |= change
                 row[f"{metric}_change"] = row.pop("mean")
-            row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
+            if ablations.measured is None:
+                row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)
-    return ABLATION.frame(rows)
+    if ablations.measured is None:
+        return ABLATION.frame(rows)
+    table, own = pd.DataFrame(rows), ablations.metrics[0]
+    where = ABLATION.names[: ABLATION.names.index("accuracy")]
+    first = [*(name for name in where if name in table), own, f"{own}_change"]
+    return table[[*first, *(name for name in table if name not in first)]] if rows else table
 
 
 def _kind(cut: Cut) -> str:
@@ -281,7 +303,7 @@ def place(
     } | drawn_from(ablations.full, members)
 
 
-def drawn_from(full: Evaluation, members: np.ndarray) -> dict[str, Any]:
+def drawn_from(full: Sampled, members: np.ndarray) -> dict[str, Any]:
     """The columns that say how many clusters there are, where that is known, and the population."""
     if full.clusters is None:
         return {}
@@ -322,7 +344,7 @@ def control_table(
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.full.groups() if controls else []:
         for cut, others in controls.items():
-            for metric in METRICS:
+            for metric in ablations.metrics:
                 change, *beside = (
                     float(ablations.changes(s, metric)[members].mean()) for s in (cut, *others)
                 )

@@ -26,7 +26,6 @@ from mechcore.evaluation.agreement import (
     spearman,
     spearman_brown,
 )
-from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
 TOP = 10
@@ -120,7 +119,7 @@ def change_stability(
     singles = [cut for cut in ablations.sets if len(cut) == 1]
     values = {
         metric: np.stack([ablations.changes(single, metric) for single in singles])
-        for metric in METRICS
+        for metric in ablations.metrics
         if singles
     }
     rows = _rows(ablations, singles, values, n_resamples, seed)
@@ -138,7 +137,8 @@ def interaction_stability(
     for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):
         sets = list(same_size)
         values = {
-            metric: np.subtract(*joint_and_alone(ablations, sets, metric)) for metric in METRICS
+            metric: np.subtract(*joint_and_alone(ablations, sets, metric))
+            for metric in ablations.metrics
         }
         rows += _rows(ablations, sets, values, n_resamples, seed)
     return pd.DataFrame(rows, columns=STABILITY.names)
@@ -147,7 +147,7 @@ def interaction_stability(
 def _rows(
     ablations: Ablations,
     sets: Sequence[ComponentSet],
-    values: Mapping[Metric, Float[np.ndarray, "set example"]],
+    values: Mapping[str, Float[np.ndarray, "set example"]],
     n_resamples: int,
     seed: int,
 ) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def _rows(
     if len(sets) < FEWEST or sample.reason:
         return []
     place = {"size": len(sets[0]), "data": ablations.data, "split": ablations.split}
-    place |= {"n": len(ablations.full.correct), "n_ranked": len(sets)}
+    place |= {"n": len(ablations.full.subsets), "n_ranked": len(sets)}
     names = list(map(str, sets))
     return [
         {

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechcore.ablation.cuts import Cut
-from mechcore.ablation.effects.changes import Answers
+from mechcore.ablation.engines.buffers import AnswerBuffer, MetricBuffer
 from mechcore.ablation.engines.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
-from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
+from mechcore.evaluation.evaluate import MAX_ROWS
+from mechcore.evaluation.metrics import Metric, Targets
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
@@ -67,16 +67,28 @@ class Job:
     seed: int
     class_names: Sequence[str] | None
     batch_size: int
+    metric: Metric | None = None
 
     def __post_init__(self) -> None:
-        self.readout = Readout.of(self.model, self.data, self.class_names)
-        self.correct_classes = self.readout.correct_classes(self.data)
+        self.labels: Tensor | None
+        if self.metric is None:
+            self.readout = Readout.of(self.model, self.data, self.class_names)
+            self.labels = self.readout.correct_classes(self.data)
+        else:
+            self.targets = Targets(self.metric, self.model, self.data, self.class_names)
+            self.readout, self.labels = self.targets.readout, self.targets.classes
         self.shape = ModelShape.of(self.model)
+
+    def buffer(self, n_sets: int) -> AnswerBuffer:
+        """Where the answers go."""
+        if self.metric is None and self.labels is not None:
+            return AnswerBuffer(n_sets, self.readout, self.labels)
+        return MetricBuffer(n_sets, sum(len(b["index"]) for b in self.batches), self.targets)
 
     @property
     def masks_at_once(self) -> int:
         """How many masks of a whole batch run in one forward, at least one."""
-        return max(1, MAX_ROWS // self.batch_size)
+        return 1 if self.readout.everywhere else max(1, MAX_ROWS // self.batch_size)
 
     @cached_property
     def batches(self) -> list[Batch]:
@@ -95,46 +107,6 @@ class Job:
     def asked(self, batch: Batch) -> dict[str, Tensor]:
         """What the model reads for the answers to a batch."""
         return model_inputs(self.model, self.readout.asked(batch))
-
-
-class AnswerBuffer:
-    """Answers of the full model [example] and of sets [set, example], filled by an engine."""
-
-    def __init__(self, n_sets: int, n_examples: int, readout: Readout) -> None:
-        self.full = torch.zeros(n_examples, readout.n_classes)
-        self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
-        self.margin = torch.zeros(n_sets, n_examples)
-        self.kl = torch.zeros(n_sets, n_examples)
-        n_kept = 0 if readout.whole_vocabulary else readout.n_classes
-        self.logits = torch.zeros(n_sets, n_examples, n_kept)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """By name."""
-        return dict(vars(self))
-
-    def note(
-        self,
-        rows: Sequence[int] | Tensor,
-        index: Tensor,
-        logits: Float[Tensor, "set example cls"],
-        correct: Bool[Tensor, "example cls"],
-        full: Float[Tensor, "example cls"],
-    ) -> None:
-        """Take the answers of sets to examples, both by number, with the full model's logits."""
-        place = (torch.as_tensor(rows)[:, None], index)
-        self.correct[place] = is_correct(logits, correct)
-        self.margin[place] = margins(logits, correct).float()
-        self.kl[place] = kl(full, logits).float()
-        self.logits[place] = logits[..., : self.logits.shape[-1]]
-
-    def answers(self, sets: Sequence[Cut]) -> dict[Cut, Answers]:
-        """The answers by set, in the order of the job."""
-        rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
-        by_set = {cut: Answers(*(row[i] for row in rows)) for i, cut in enumerate(sets)}
-        if self.logits.shape[-1]:
-            return by_set
-        return {cut: replace(answers, logits=None) for cut, answers in by_set.items()}
 
 
 class ReferenceEngine:
@@ -166,21 +138,28 @@ class ReferenceEngine:
     def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
         job = self.job
-        options: dict[str, Any] = {
-            "class_names": job.class_names,
-            "batch_size": job.batch_size,
-            "in_domain": False,
-        }
         if part < 0:
-            buffer.full.copy_(evaluate(job.model, job.data, **options).logits)
+            for of_batch, logits in self._forwards(None):
+                buffer.note_full(of_batch, logits)
             return
         numbers = self.parts[part]
         masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
-        options |= {"means": job.means, "fill": job.fill, "seed": job.seed}
-        evaluations = evaluate(job.model, job.data, mask=masks, **options)
-        every = torch.arange(len(job.correct_classes))
-        logits = torch.stack([evaluation.logits for evaluation in evaluations])
-        buffer.note(numbers, every, logits, job.correct_classes, buffer.full)
+        for of_batch, logits in self._forwards(masks):
+            buffer.note(numbers, of_batch, logits)
+
+    def _forwards(self, masks: Mask | None) -> Iterator[tuple[Batch, Tensor]]:
+        """Batches with their logits, of the full model or under masks, [*mask, example, ...]."""
+        job = self.job
+        context: Any = (
+            nullcontext(partial(forward, job.model))
+            if masks is None
+            else masked(job.model, masks, job.means, job.fill, seed=job.seed)
+        )
+        with torch.no_grad(), context as run:
+            for batch in job.batches:
+                inputs = job.asked(batch)
+                logits = run({"index": batch["index"], **inputs})
+                yield batch, job.readout.read(logits, inputs, batch["index"]).float().cpu()
 
 
 class SharingEngine(ABC):
@@ -197,6 +176,8 @@ class SharingEngine(ABC):
         self.checked = _rows(self.batches[len(self.batches) // 2], slice(4))
         device = device_of(job.model).type
         self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
+        if job.readout.everywhere:
+            self.max_tokens = min(self.max_tokens, max(1, 4 * _PENDING // job.readout.n_classes))
         self.division = [self.name]  # what divides the sets into parts
         self.tree = self._tree(job.masks)
 
@@ -222,7 +203,7 @@ class SharingEngine(ABC):
 
     @abstractmethod
     def _answers(self, runner: Any, x: Tensor) -> Tensor:
-        """Logits of the classes [node, batch, cls] of what the runner hands out; on its device."""
+        """Logits of the classes [node, batch, *pos, cls] of what it hands out; on its device."""
 
     def _fills(self) -> Fill:
         job = self.job
@@ -245,21 +226,19 @@ class SharingEngine(ABC):
 
     def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
-        index = self.batches[batch]["index"]
-        correct = self.job.correct_classes[index]
-        full: list[Tensor] = []
+        its, is_first = self.batches[batch], True
 
         def take(numbers: Tensor, logits: Tensor) -> None:
+            nonlocal is_first
             sets = numbers - 1
-            if not full:
+            if is_first:
                 if numbers[0] != 0:
                     raise MechcoreError(f"{self.name} engine: no answer of the full model first")
-                full.append(logits[0])
-                buffer.full[index] = logits[0]
-                sets, logits = sets[1:], logits[1:]
-            buffer.note(sets, index, logits, correct, full[0])
+                buffer.note_full(its, logits[0])
+                is_first, sets, logits = False, sets[1:], logits[1:]
+            buffer.note(sets, its, logits)
 
-        self._logits(self.runner, self.batches[batch], self.tree, take)
+        self._logits(self.runner, its, self.tree, take)
 
     def _logits(
         self,
@@ -268,7 +247,7 @@ class SharingEngine(ABC):
         tree: Node,
         take: Callable[[Tensor, Tensor], None],
     ) -> None:
-        """Hand out numbers of masks and their logits [mask, batch, cls], full masks first."""
+        """Hand out numbers of masks and their logits [mask, batch, *pos, cls], full ones first."""
         inputs = self.job.asked(batch)
         numbers: list[int] = []
         pending: list[Tensor] = []
@@ -288,14 +267,14 @@ class SharingEngine(ABC):
             if sum(logits.numel() for logits in pending) > _PENDING:
                 flush()
 
-        read = read_position(self.job.model, inputs)
+        read = None if self.job.readout.everywhere else read_position(self.job.model, inputs)
         runner.fills.prepare({**batch, **inputs})
         runner.run(inputs, read, tree, emit)
         flush()
 
     @cached_property
     def expected(self) -> Tensor:
-        """Logits of `checked` [2, batch, cls] in whole forwards: the model, and without one set."""
+        """Logits of `checked` [2, batch, *pos, cls] in whole forwards: in full, without one set."""
         job, inputs = self.job, self.job.asked(self.checked)
         mask = Mask(job.masks[-1], has_mlps=job.shape.has_mlps)
         with torch.no_grad():
@@ -349,8 +328,11 @@ class TreeEngine(SharingEngine):
         return TreeRunner(stack, self.job.shape, self._fills(), self.max_tokens)
 
     def _answers(self, runner: TreeRunner, x: Tensor) -> Tensor:
-        read = runner.stack.out(runner.stack.head(x.flatten(0, 1)))
-        return self.job.readout.classes(read.unflatten(0, (len(x), -1)))
+        read = runner.stack.out(runner.stack.head(x.flatten(0, 1))).unflatten(0, (len(x), -1))
+        real = runner.context.real
+        if real is not None:
+            read = self.job.readout.unpadded(read, real)
+        return self.job.readout.classes(read)
 
     def check(self) -> None:
         """See `SharingEngine.check`."""

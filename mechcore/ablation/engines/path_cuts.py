@@ -13,7 +13,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from mechcore.ablation.engines.engine import AnswerBuffer, Job, ReferenceEngine, TreeEngine
+from mechcore.ablation.engines.buffers import AnswerBuffer
+from mechcore.ablation.engines.engine import Job, ReferenceEngine, TreeEngine
 from mechcore.ablation.engines.stack_cuts import StackCuts
 from mechcore.components import Component
 from mechcore.components.paths import PathSet, Receiver
@@ -58,34 +59,36 @@ class _OnStack:
 
     def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
-        inputs, index = self.job.asked(self.job.batches[batch]), self.job.batches[batch]["index"]
+        its = self.job.batches[batch]
+        inputs, index = self.job.asked(its), its["index"]
         n_rows, n_pos = inputs["input_ids"].shape
         n = len(index)
         rows = torch.arange(n_rows).view(-1, n)  # of examples; several where answers have several
         size = max(1, self.cuts.rows_at_once(n_pos) // len(rows))
         for start in range(0, n, size):
             piece = slice(start, start + size)
+            examples = {name: values[piece] for name, values in its.items()}
             if self.at != (batch, start):
-                self._start(inputs, index[piece], rows[:, piece].flatten(), buffer)
+                self._start(inputs, examples, rows[:, piece].flatten(), buffer)
                 self.at = (batch, start)
-            self._cut(part, index[piece], buffer)
+            self._cut(part, examples, buffer)
 
-    def _start(self, inputs: Batch, index: Tensor, rows: Tensor, buffer: AnswerBuffer) -> None:
+    def _start(self, inputs: Batch, examples: Batch, rows: Tensor, buffer: AnswerBuffer) -> None:
+        index = examples["index"]
         some = {name: values[rows] for name, values in inputs.items()}
         self.cuts.fills.prepare({**some, "index": index})
         full = self.cuts.start(some, read_position(self.job.model, some), rows)
-        buffer.full[index] = self._logits(full, index)
+        buffer.note_full(examples, self._logits(full, index))
 
-    def _cut(self, part: int, index: Tensor, buffer: AnswerBuffer) -> None:
+    def _cut(self, part: int, examples: Batch, buffer: AnswerBuffer) -> None:
         if part == 0:
             numbers, streams = [*self.answers.values()], self.cuts.answers([*self.answers])
         else:
             senders, receivers = self.parts[part - 1]
             numbers = [*receivers.values()]
             streams = self.cuts.components(senders, [*receivers])
-        correct, full = self.job.correct_classes[index], buffer.full[index]
         for some, x in streams:
-            buffer.note(numbers[some], index, self._logits(x, index), correct, full)
+            buffer.note(numbers[some], examples, self._logits(x, examples["index"]))
 
     def _logits(self, x: Tensor, index: Tensor) -> Tensor:
         job, stack = self.job, self.cuts.stack
@@ -110,7 +113,8 @@ class PathEngine:
             for path in cut.paths:
                 path.check(job.shape, parallel=parallel)
         rest, self.on_stack = list(range(len(sets))), None
-        if base is not None and (by_senders := self._by_senders()):
+        # Cuts on layers as functions read one position.
+        if base is not None and not job.readout.everywhere and (by_senders := self._by_senders()):
             self.on_stack = _OnStack(base, by_senders)
             done = {row for rows in by_senders.values() for row in rows.values()}
             rest = [row for row in rest if row not in done]
@@ -170,4 +174,4 @@ class PathEngine:
             for batch in job.batches:
                 inputs, index = job.asked(batch), batch["index"]
                 logits = job.readout.read(run(inputs), inputs, index).float().cpu()
-                buffer.note(rows, index, logits, job.correct_classes[index], buffer.full[index])
+                buffer.note(rows, batch, logits)

@@ -143,12 +143,15 @@ class RestartRunner(Runner):
         self.values: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
+    def run(
+        self, inputs: Mapping[str, Tensor], read: Tensor | None, tree: Node, emit: Emit
+    ) -> None:
         """See `Runner.run`."""
         self._start(inputs, None if self.everywhere else read, emit)
         self.inputs = self.read_inputs = inputs
         if self.read is not None:
-            self.read_inputs = {k: v.gather(1, read[:, None]) for k, v in inputs.items()}
+            at = self.read[:, None]
+            self.read_inputs = {k: v.gather(1, at) for k, v in inputs.items()}
         names = {"z": hook_z, "mlp": hook_mlp_out}
         hooks = [(names[kind](i), partial(self._hook, kind, i)) for kind, i in self.draws]
         with intervening(self.layers.model, hooks):
@@ -279,7 +282,7 @@ class RestartEngine(SharingEngine):
         if self.everywhere is not None:
             return
         self.expected  # whatever is wrong with the model itself is said as it is  # noqa: B018
-        for everywhere in (False, True):
+        for everywhere in (True,) if self.job.readout.everywhere else (False, True):
             self.everywhere = everywhere
             try:
                 wrong = self.disagreement()

@@ -137,8 +137,13 @@ class Runner(ABC):
         self.draws = self.fills.draws_of_batch(self.shape, inputs["input_ids"].shape)
 
     @abstractmethod
-    def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
-        """Run a batch [batch, pos], read at ``read`` [batch], for which `begin` was called."""
+    def run(
+        self, inputs: Mapping[str, Tensor], read: Tensor | None, tree: Node, emit: Emit
+    ) -> None:
+        """Run a batch [batch, pos], read at ``read`` [batch], for which `begin` was called.
+
+        None reads all positions.
+        """
 
     def _start(self, inputs: Mapping[str, Tensor], read: Tensor | None, emit: Emit) -> None:
         """Note what a batch needs; ``read`` is None where the last layer runs everywhere."""
@@ -169,7 +174,7 @@ class Runner(ABC):
 
 
 class TreeRunner(Runner):
-    """Runs a batch through a `Stack`; emits the residual stream [node, batch, d_model] at ``read``.
+    """Runs a batch through a `Stack`; emits the residual stream [node, batch, *pos, d_model].
 
     What children of one level have in common is done in one call, however many they are: on a GPU
     each call costs about the same.
@@ -180,7 +185,9 @@ class TreeRunner(Runner):
         self.stack, self.precision = stack, stack.layers[0].o.weight.dtype
 
     @torch.no_grad()
-    def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
+    def run(
+        self, inputs: Mapping[str, Tensor], read: Tensor | None, tree: Node, emit: Emit
+    ) -> None:
         """See `Runner.run`."""
         self.context = self.stack.context(inputs, read)
         self._start(inputs, read, emit)
@@ -192,7 +199,7 @@ class TreeRunner(Runner):
 
     def _attention(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
         if layer == self.shape.n_layers:
-            self.emit([node.masks for node in nodes], x[:, :, 0])
+            self.emit([node.masks for node in nodes], x if self.read is None else x[:, :, 0])
             return
         wanted = torch.stack([values for node in nodes for values, _ in node.children])
         usual = wanted.median(0).values  # what most children have in common is projected once

@@ -25,7 +25,7 @@ from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric, check_metric
+from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
@@ -97,12 +97,17 @@ class Goal:
 
     least: float | None
     largest: int | None
-    metric: Metric = "margin"
+    metric: str = "margin"
     error: float = 0.05
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        if self.metric not in CLASS_METRICS:
+            known = " or ".join(map(repr, CLASS_METRICS))
+            raise InputError(
+                f"race: metric is {self.metric!r}; expected {known}: others lack a bound, which "
+                "the error rate needs: use mechcore.interactions"
+            )
         if (self.least is None) == (self.largest is None):
             raise InputError(
                 f"race: least is {self.least} and largest {self.largest}; expected one of them: a "

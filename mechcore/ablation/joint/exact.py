@@ -25,7 +25,6 @@ from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import METRICS, Metric
 from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
@@ -65,7 +64,8 @@ INTERACTIONS = Schema(
         Column(
             "superadditive",
             "flag",
-            "whether the interval is below 0, and p_adjusted at most 1 minus its level",
+            "whether the interval is below 0 (above it where less is better), and p_adjusted at "
+            "most 1 minus its level",
         ),
         Column("floor", "flag", "whether accuracy is close to its floor"),
         Column("ceiling", "flag", "whether accuracy is close to its ceiling, if ablating helps"),
@@ -113,7 +113,7 @@ def interactions(
     """Interactions of all sets of two or more components whose members were also ablated alone.
 
     Args:
-        ablations: the result of `mechcore.ablate`.
+        ablations: the result of `mechcore.ablate`, with a metric or without.
         correction: correction of the p-values for the number of sets tested, within one subset and
             metric, see `mechcore.evaluation.p_values.corrected`.
         statistics: ``n_resamples``, ``level`` and ``seed``, see
@@ -127,25 +127,34 @@ def interactions(
         there is no such set.
 
     Raises:
-        InputError: unknown correction.
+        InputError: unknown correction, or a metric that does not say whether more is better.
     """
+    more_is_better = ablations.measured is None or ablations.measured.more_is_better
+    if more_is_better is None:
+        raise InputError(
+            f"metric {ablations.metrics[0]!r}: does not say whether more is better; expected "
+            "mechcore.evaluation.metrics.Metric(name, function, more_is_better=...)"
+        )
     sets = with_members(ablations)
-    changes = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
+    changes = {
+        metric: joint_and_alone(ablations, sets, metric) for metric in ablations.metrics if sets
+    }
 
-    def beyond(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    def beyond(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         joint, alone = (np.compress(members, values, axis=1) for values in changes[metric])
-        accuracy = float(ablations.full.correct[members].mean())
-        bounded = accuracy if metric == "accuracy" else None
+        own = float(ablations.full.values(metric)[members].mean())
+        bounded = own if metric == "accuracy" else None
         means = zip(joint.mean(1).tolist(), alone.mean(1).tolist(), strict=True)
         return joint - alone, [_effect(*both, bounded) for both in means]
 
     table = INTERACTIONS.frame(
         estimates(ablations, sets, "interaction", beyond, correction, **statistics)
     )
-    return table.assign(superadditive=directions(table, 1 - statistics.get("level", 0.95)) < 0)
+    shown = directions(table, 1 - statistics.get("level", 0.95))
+    return table.assign(superadditive=shown < 0 if more_is_better else shown > 0)
 
 
-ByExample: TypeAlias = Callable[[Metric, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
+ByExample: TypeAlias = Callable[[str, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]
 """From a metric and a selection of examples: values [set, example], and more columns per set."""
 
 
@@ -164,7 +173,7 @@ def estimates(
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.full.groups() if sets else []:
         samples = ablations.full.samples(members)
-        for metric in METRICS:
+        for metric in ablations.metrics:
             (values, more), answers = by_example(metric, members), metric == "accuracy"
             intervals = ends("", values, samples, answers, **statistics)
             if correction is not None:
@@ -195,7 +204,7 @@ def with_members(ablations: Ablations) -> list[ComponentSet]:
 
 
 def joint_and_alone(
-    ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
+    ablations: Ablations, sets: Sequence[ComponentSet], metric: str
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
     """Changes without each set, and sums of the changes without each member alone."""
     members = {c for cut in sets for c in cut.components}
@@ -245,7 +254,7 @@ def dividends(
     """
     parts = ready.subsets(_components(ablations, components))
 
-    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    def by_example(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         changes = [float(ablations.changes(part, metric)[members].mean()) for part in parts]
         return _dividends(ablations, parts, metric, members), [{"change": c} for c in changes]
 
@@ -277,7 +286,7 @@ def shapley(
     parts = ready.subsets(chosen)
     weights = np.array([[(c in part.components) / len(part) for part in parts] for c in chosen])
 
-    def by_example(metric: Metric, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    def by_example(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         return weights @ _dividends(ablations, parts, metric, members), [{} for _ in chosen]
 
     _check(ablations, parts)
@@ -303,7 +312,7 @@ def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
 
 
 def _dividends(
-    ablations: Ablations, parts: Sequence[ComponentSet], metric: Metric, members: np.ndarray
+    ablations: Ablations, parts: Sequence[ComponentSet], metric: str, members: np.ndarray
 ) -> Float[np.ndarray, "set example"]:
     """Dividends by Moebius inversion, smaller sets first: m(S) = C(S) - sum of m over parts."""
     known: dict[ComponentSet, np.ndarray] = {}

@@ -38,7 +38,6 @@ from mechcore.ablation.joint.decisions import Goal, Interactions
 from mechcore.ablation.sweeps import ablate
 from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.intervals import share_at_most
 from mechcore.masking.counterfactual import of_rows, with_pairs
 from mechcore.masking.means import MeanActivations
@@ -140,7 +139,7 @@ def race(
     data: Any,
     means: MeanActivations | None = None,
     *,
-    metric: Metric = "margin",
+    metric: str = "margin",
     least: float | None = None,
     largest: int | None = None,
     error: float = 0.05,

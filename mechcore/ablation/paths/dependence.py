@@ -39,7 +39,7 @@ from mechcore.components import Component, ComponentLike, ModelShape, parse_comp
 from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import METRICS, Evaluation
+from mechcore.evaluation.evaluate import CLASS_METRICS, Evaluation
 from mechcore.evaluation.intervals import Statistics, ratio_intervals
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
@@ -109,7 +109,7 @@ class Readers:
         sample = full.samples(members)[""]
         clusters = None if full.clusters is None else full.clusters[members]
         effects: dict[str, Effect] = {}
-        for metric in METRICS:
+        for metric in CLASS_METRICS:
             own = full.values(metric)[members]
             without = np.stack([without_one.values(metric)[members] for without_one in given])
             effects[metric] = Effect(float(own.mean()), without - own, sample=sample)

@@ -1,0 +1,325 @@
+"""Metrics: a number for the answer to every example, by name or as a function of one's own.
+
+A metric is a function ``(logits, batch) -> values [batch]``. Of classifiers it gets the logits
+[batch, class]; of language models those at the last real position, [batch, token], or with
+``everywhere`` those at all positions, [batch, pos, token]. A batch has ``input_ids`` and
+``attention_mask`` [batch, pos], ``index`` [batch], the number of every row's example, and, where
+they are known, ``correct`` and ``wrong`` [batch, out]: which outputs are answers of either kind.
+
+    @METRICS.register("entropy")
+    def entropy(logits, batch):
+        return torch.distributions.Categorical(logits=logits).entropy()
+
+Data with labels are measured on their classes: the outputs are the classifier's, or the answers
+that a language model was given. Other data are measured on the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import Population
+from mechcore.errors import InputError, NotFiniteError, shown
+from mechcore.evaluation.evaluate import Sampled, is_correct, kl, margins
+from mechcore.evaluation.readout import Readout
+from mechcore.models.protocol import Batch, is_classifier
+from mechcore.registry import Registry
+
+Function: TypeAlias = Callable[[Tensor, Batch], Float[Tensor, " batch"]]
+Need: TypeAlias = Literal["correct", "wrong", "full"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is measured of the answer to every example.
+
+    Attributes:
+        name: in tables.
+        function: of logits and a batch, see the module; it runs on the processor.
+        unit: of its values.
+        more_is_better: whether larger values are better; None where that is not said.
+        needs: entries that a batch must have: ``"correct"`` and ``"wrong"`` answers, ``"full"``,
+            the logits of the full model.
+        everywhere: whether it reads the logits at all positions of a language model.
+
+    Raises:
+        InputError: the name is that of a column of tables.
+    """
+
+    name: str
+    function: Function
+    unit: str = ""
+    more_is_better: bool | None = None
+    needs: tuple[Need, ...] = ()
+    everywhere: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name in ("set", "kind", "size", "data", "split", "subset", "n"):
+            raise InputError(
+                f"metric {self.name!r}: tables have such a column; choose another name"
+            )
+
+    def __call__(
+        self, logits: Float[Tensor, "batch *pos out"], batch: Batch
+    ) -> Float[Tensor, " batch"]:
+        """Its values.
+
+        Raises:
+            InputError: the function returned something else.
+            NotFiniteError: a value is NaN or infinite.
+        """
+        values, n = self.function(logits, batch), len(batch["index"])
+        if not torch.is_tensor(values) or values.shape != (n,):
+            given = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
+            raise InputError(
+                f"metric {self.name!r}: returned {given} for logits {tuple(logits.shape)}; "
+                f"expected a tensor ({n},), a value for every example"
+            )
+        if len(bad := (~values.isfinite()).nonzero()):
+            raise NotFiniteError(
+                f"metric {self.name!r}: is {float(values[bad[0, 0]])} for example "
+                f"{int(batch['index'][bad[0, 0]])}; expected a finite number: leave it out"
+            )
+        return values.detach().double()
+
+
+MetricLike: TypeAlias = str | Metric | Function
+"""The name of a metric, a metric, or a function that is one, see the module."""
+
+
+def as_metric(metric: MetricLike) -> Metric:
+    """The metric meant.
+
+    Raises:
+        InputError: there is none of that name, or a function has the name of another.
+    """
+    if isinstance(metric, str):
+        registered = METRICS[metric]
+        return registered if isinstance(registered, Metric) else Metric(metric, registered)
+    if isinstance(metric, Metric):
+        return metric
+    name = getattr(metric, "__name__", type(metric).__name__)
+    if callable(metric) and name not in METRICS:
+        return Metric(name, metric)
+    raise InputError(
+        f"metric: found {shown(repr(metric))}; expected one of {', '.join(METRICS)}, or a function "
+        "of logits and a batch with another name, see mechcore.evaluation.metrics"
+    )
+
+
+# -- what is read ---------------------------------------------------------------------------------
+
+
+class Targets:
+    """Which outputs a metric reads of a model, and which count as correct and as wrong.
+
+    Attributes:
+        readout: what is read.
+        classes: the correct ones of labelled examples, [example, cls]; None of others.
+
+    Raises:
+        InputError: the data lack what the metric needs, or the model does.
+    """
+
+    def __init__(
+        self,
+        metric: Metric,
+        model: Any,
+        data: EncodedExamples | list[Batch],
+        class_names: Sequence[str] | None,
+    ) -> None:
+        self.metric, self.classes = metric, None
+        self.prompts = data if isinstance(data, EncodedExamples) and data.answers is None else None
+        if is_classifier(model) or not (metric.everywhere or self.prompts):
+            self.prompts, labelled = None, "correct" in metric.needs
+            self.readout = Readout.of(model, data, class_names, labelled=labelled)
+            self.classes = self.readout.correct_classes(data) if labelled else None
+        else:
+            self.readout = Readout.of_vocabulary(model, everywhere=metric.everywhere)
+        whole = self.readout.whole_vocabulary
+        missing = [
+            n for n in metric.needs if n != "full" and getattr(self.prompts, n, None) is None
+        ]
+        if missing and (self.classes is None or ("wrong" in missing and whole)):
+            raise InputError(
+                f"metric {metric.name!r}: the data have no {missing[-1]} answers; expected rows "
+                f"with the columns prompt and {missing[-1]}, see mechcore.models.prompts"
+            )
+        if metric.everywhere and (is_classifier(model) or "full" in metric.needs):
+            raise InputError(
+                f"metric {metric.name!r}: reads all positions; expected a language model, and no "
+                "need of the full model's logits, which are not kept there"
+            )
+
+    def of(self, index: Tensor) -> dict[str, Bool[Tensor, "example out"]]:
+        """``correct`` and ``wrong`` answers of some examples, by number, where they are known."""
+        correct, wrong = self.classes, None
+        if correct is not None:
+            correct = correct[index]
+        elif self.prompts is not None:
+            correct, wrong = (
+                self._flags(tokens, index) for tokens in (self.prompts.correct, self.prompts.wrong)
+            )
+        if correct is None:
+            return {}
+        return {"correct": correct, "wrong": ~correct if wrong is None else wrong}
+
+    def _flags(self, answers: Sequence[Sequence[int]] | None, index: Tensor) -> Tensor | None:
+        if answers is None:
+            return None
+        flags = torch.zeros(len(index), self.readout.n_classes, dtype=torch.bool)
+        for row, number in zip(flags, index.tolist(), strict=True):
+            row[[*answers[number]]] = True
+        return flags
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measured(Sampled):
+    """A metric of one model on every example.
+
+    Attributes:
+        metric: what was measured.
+        by_example: its values, float64 [example].
+        subsets, clusters, population: of the examples, see `Evaluation`.
+    """
+
+    metric: Metric
+    by_example: Float[np.ndarray, " example"]
+    subsets: np.ndarray
+    clusters: np.ndarray | None = None
+    population: Population = "clusters"
+
+    def values(self, metric: str) -> Float[np.ndarray, " example"]:
+        """The values of ``metric``; refuses another than was measured."""
+        if metric != self.metric.name:
+            raise InputError(f"metric {metric!r}: found values of {self.metric.name!r}")
+        return self.by_example
+
+    def part(self, rows: Any) -> Measured:
+        """The values of these examples, see `Evaluation.part`."""
+        clusters = None if self.clusters is None else self.clusters[rows]
+        values, subsets = self.by_example[rows], self.subsets[rows]
+        return Measured(self.metric, values, subsets, clusters, self.population)
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what answers to labelled examples have, with an InputError."""
+        if name in ("logits", "correct", "correct_classes", "margin", "kl", "accuracy"):
+            raise InputError(
+                f"metric {self.metric.name!r}: has no {name}, which is asked for here; expected "
+                "answers to labelled examples: leave metric out of mechcore.ablate"
+            )
+        raise AttributeError(name)
+
+    def _summary(self) -> str:
+        unit = f" {self.metric.unit}" if self.metric.unit else ""
+        return f"n={len(self.subsets)}, {self.metric.name}={self.by_example.mean():.3f}{unit}"
+
+
+# -- mechcore's own -------------------------------------------------------------------------------
+
+
+def _among(logits: Tensor, batch: Batch) -> Tensor:
+    """Logits of the answers; those of other outputs are minus infinity."""
+    return logits.masked_fill(~(batch["correct"] | batch["wrong"]), -torch.inf)
+
+
+def _accuracy(logits: Tensor, batch: Batch) -> Tensor:
+    """Whether a correct answer has the largest logit among the answers."""
+    return is_correct(_among(logits, batch), batch["correct"]).double()
+
+
+def _margin(logits: Tensor, batch: Batch) -> Tensor:
+    """Log-odds of the correct ones among the answers."""
+    return margins(_among(logits, batch), batch["correct"])
+
+
+def _logit_difference(logits: Tensor, batch: Batch) -> Tensor:
+    """Mean logit of the correct answers less that of the wrong ones."""
+    correct, wrong = (
+        logits.double().masked_fill(~batch[kind], 0).sum(-1) / batch[kind].sum(-1)
+        for kind in ("correct", "wrong")
+    )
+    return correct - wrong
+
+
+def _logprob(logits: Tensor, batch: Batch) -> Tensor:
+    """Log-probability of the correct answers together."""
+    wanted = logits.double().log_softmax(-1).masked_fill(~batch["correct"], -torch.inf)
+    return wanted.logsumexp(-1)
+
+
+def _rank(logits: Tensor, batch: Batch) -> Tensor:
+    """One more than there are outputs with a larger logit than the best correct answer."""
+    best = logits.masked_fill(~batch["correct"], -torch.inf).amax(-1, keepdim=True)
+    return 1.0 + (logits > best).sum(-1)
+
+
+def _kl(logits: Tensor, batch: Batch) -> Tensor:
+    """KL(full model || ablated one) of the outputs."""
+    return kl(batch["full"], logits)
+
+
+def _losses(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Losses of all tokens but the first, [batch, pos - 1], and which of them are real."""
+    ids, real = batch["input_ids"], batch["attention_mask"] != 0
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")
+    return loss.double(), real[:, 1:] & real[:, :-1]
+
+
+def _loss(logits: Tensor, batch: Batch) -> Tensor:
+    """Mean loss of all real tokens but the first, given those before."""
+    loss, counts = _losses(logits, batch)
+    return loss.masked_fill(~counts, 0).sum(1) / counts.sum(1)
+
+
+def loss_at(*positions: int) -> Metric:
+    """The mean loss of the tokens at some positions, given all before them, in nats.
+
+    Args:
+        positions: among the real tokens of a row: from 1, or from -1, the last, backwards.
+
+    Raises:
+        InputError: there is no position, or one is 0, the first token, which nothing predicts.
+    """
+    if not positions or 0 in positions:
+        raise InputError(f"loss_at: found positions {positions}; expected some, none of them 0")
+
+    def loss(logits: Tensor, batch: Batch) -> Tensor:
+        losses, counts = _losses(logits, batch)
+        n, first = counts.sum(1, keepdim=True), counts.int().argmax(1, keepdim=True)
+        given = torch.tensor(positions)
+        places = torch.where(given > 0, given - 1, n + given)
+        outside = (places < 0) | (places >= n)
+        own = losses.gather(1, (first + places).clamp(0, losses.shape[1] - 1))
+        return own.masked_fill(outside, torch.nan).mean(1)
+
+    name = f"loss_at_{'_'.join(map(str, positions))}"
+    return Metric(name, loss, "nats", False, everywhere=True)
+
+
+_BOTH: tuple[Need, ...] = ("correct", "wrong")
+ACCURACY = Metric("accuracy", _accuracy, "share", True, ("correct",))
+MARGIN = Metric("margin", _margin, "nats", True, ("correct",))
+LOGIT_DIFFERENCE = Metric("logit_difference", _logit_difference, "logits", True, _BOTH)
+LOGPROB = Metric("logprob", _logprob, "nats", True, ("correct",))
+RANK = Metric("rank", _rank, "places", False, ("correct",))
+KL = Metric("kl", _kl, "nats", False, ("full",))
+LOSS = Metric("loss", _loss, "nats", False, everywhere=True)
+
+METRICS: Registry[Metric | Function] = Registry(
+    "metric",
+    "mechcore.metrics",
+    {
+        name: f"mechcore.evaluation.metrics:{name.upper()}"
+        for name in ("accuracy", "margin", "logit_difference", "logprob", "rank", "kl", "loss")
+    },
+)
+"""Metrics by name; where no wrong answers are given, all other outputs are wrong."""

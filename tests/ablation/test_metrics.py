@@ -1,0 +1,347 @@
+"""Sweeps by any metric: every engine against raw torch hooks, and TransformerLens's patching."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+from mechcore import MeanActivations
+from mechcore.ablation import ablate, as_sets, interactions, race, sets, sweep
+from mechcore.ablation.effects.information import information_table
+from mechcore.ablation.effects.stability import change_stability
+from mechcore.errors import InputError
+from mechcore.evaluation.intervals import mean_intervals
+from mechcore.evaluation.metrics import METRICS, Metric, as_metric, loss_at
+from mechcore.models import load_model
+
+LENGTHS = (5, 3, 7, 4, 5, 6, 4, 3)
+ROWS: list[dict[str, Any]] = [
+    {"prompt": ids.tolist(), "correct": [5 + i, 20], "wrong": 6 + i, "subset": "ab"[i % 2]}
+    for i, ids in enumerate(helpers.texts(LENGTHS))
+]
+NAMES = ("L0.H1", "L1.MLP", "L0.MLP+L1.H0", "L1.H0+L1.H3")
+
+
+def llama(folder: Path) -> Path:
+    """A tiny random Llama with grouped queries."""
+    config = hf.LlamaConfig(
+        vocab_size=helpers.VOCABULARY,
+        pad_token_id=helpers.PAD,
+        bos_token_id=None,
+        eos_token_id=None,
+        hidden_size=helpers.D_MODEL,
+        num_hidden_layers=helpers.N_LAYERS,
+        num_attention_heads=helpers.N_HEADS,
+        num_key_value_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=48,
+    )
+    model = hf.LlamaForCausalLM(config)
+    helpers.randomise(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def both(request: Any, cases: helpers.Cases, tmp_path_factory: Any) -> Iterator[tuple[Any, Any]]:
+    """A language model as the package has it, and as Hugging Face has it."""
+    if request.param == "gpt2":
+        case = cases.get("gpt2-lm")
+        yield case.model, case.reference
+        return
+    path = llama(tmp_path_factory.mktemp("llama"))
+    yield load_model(path), hf.LlamaForCausalLM.from_pretrained(path).eval()
+
+
+def plain(reference: Any, name: str) -> list[torch.Tensor]:
+    """Logits [pos, token] of every prompt on its own, with the outputs of components zeroed."""
+    parts = [set(part.split(".")) for part in name.split("+") if part]
+
+    def on_z(layer: int, z: torch.Tensor) -> torch.Tensor:
+        z = z.clone()
+        for head in range(helpers.N_HEADS):
+            if {f"L{layer}", f"H{head}"} in parts:
+                z[..., head, :] = 0
+        return z
+
+    def on_mlp(layer: int, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x) if {f"L{layer}", "MLP"} in parts else x
+
+    with torch.no_grad(), helpers.torch_hooks(reference, on_z, on_mlp):
+        return [reference(input_ids=torch.tensor([row["prompt"]])).logits[0] for row in ROWS]
+
+
+def expected(metric: str, logits: torch.Tensor, full: torch.Tensor, row: dict[str, Any]) -> float:
+    """A metric of one prompt, written out."""
+    last, right, wrong = logits[-1].double(), row["correct"], row["wrong"]
+    logp = last.log_softmax(-1)
+    if metric == "accuracy":
+        return float(last[right].max() > last[wrong])
+    if metric == "margin":
+        return float(last[right].exp().sum().log() - last[wrong])
+    if metric == "logit_difference":
+        return float(last[right].mean() - last[wrong])
+    if metric == "logprob":
+        return float(logp[right].exp().sum().log())
+    if metric == "rank":
+        return float((last > last[right].max()).sum() + 1)
+    if metric == "kl":
+        clean = full[-1].double().log_softmax(-1)
+        return float((clean.exp() * (clean - logp)).sum())
+    losses = -logits.double().log_softmax(-1)[:-1].gather(1, torch.tensor(row["prompt"])[1:, None])
+    return float(losses.mean() if metric == "loss" else losses[-1])
+
+
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
+def test_every_metric_is_that_of_raw_hooks(both: tuple[Any, Any], engine: Any) -> None:
+    model, reference = both
+    if engine == "reference" and "llama" in str(type(reference)).lower():
+        return  # as any model
+    logits = {name: plain(reference, name) for name in ("", *NAMES)}
+    for metric in (*METRICS, loss_at(-1)):
+        name = as_metric(metric).name
+        found = ablate(model, NAMES, ROWS, fill="zero", metric=metric, engine=engine, batch_size=3)
+        assert found.full.subsets.tolist() == [*"abababab"]
+        values = {"": found.full, **{str(cut): its for cut, its in found.without.items()}}
+        for cut, its in values.items():
+            wanted = [
+                expected(name, *each) for each in zip(logits[cut], logits[""], ROWS, strict=True)
+            ]
+            np.testing.assert_allclose(its.values(name), wanted, rtol=0, atol=2e-5, err_msg=name)
+
+
+def test_paths_are_cut_by_any_metric(both: tuple[Any, Any]) -> None:
+    cuts = ["L0.H1>answer", "L0.H1>L1.MLP", "L0.H1>L1.H2.q"]
+    for metric in ("logprob", "loss"):
+        options: dict[str, Any] = {"fill": "zero", "metric": metric}
+        found = ablate(both[0], [*cuts, "L0.H1"], ROWS, **options)
+        alone = ablate(both[0], cuts, ROWS, engine="reference", **options)
+        for cut, its in alone.without.items():
+            np.testing.assert_allclose(its.by_example, found.without[cut].by_example, atol=2e-5)
+            assert np.abs(found.changes(cut, metric)).max() > 1e-4
+
+
+# -- labelled examples ----------------------------------------------------------------------------
+
+
+def test_metrics_of_classes_are_those_of_answers(cases: helpers.Cases) -> None:
+    from ablation.few import encoded, means_of
+
+    for name in ("bert", "gpt2-lm"):
+        model, data = cases.get(name).model, encoded(name)
+        means = means_of(model, data)
+        known = ablate(model, NAMES, data, means, split="ood")
+        for metric in ("accuracy", "margin", "kl"):
+            found = ablate(model, NAMES, data, means, split="ood", metric=metric)
+            for cut, its in known.without.items():
+                wanted = its.kl if metric == "kl" else its.values(metric)
+                np.testing.assert_allclose(found.without[cut].by_example, wanted, atol=1e-6)
+
+
+# -- patching -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hooked() -> Any:
+    """A random HookedTransformer in memory, without a tokenizer."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    sizes: dict[str, Any] = {"n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "n_ctx": 24}
+    cfg = HookedTransformerConfig(
+        **sizes, d_vocab=helpers.VOCABULARY, act_fn="gelu", device="cpu", seed=0
+    )
+    model = HookedTransformer(cfg)
+    helpers.randomise(model)
+    return model.eval()
+
+
+def test_activation_patching_is_that_of_transformer_lens(hooked: Any) -> None:
+    from transformer_lens import patching
+
+    clean, corrupted = (torch.stack(helpers.texts((7, 7, 7, 7), seed=seed)) for seed in (3, 4))
+    right, wrong = torch.tensor([3, 4, 5, 6]), torch.tensor([7, 8, 9, 10])
+    rows = [
+        {"prompt": bad, "counterfactual": good, "correct": int(r), "wrong": int(w)}
+        for good, bad, r, w in zip(clean, corrupted, right, wrong, strict=True)
+    ]
+
+    def difference(logits: torch.Tensor) -> torch.Tensor:
+        last, every = logits[:, -1], torch.arange(4)
+        return (last[every, right] - last[every, wrong]).mean()
+
+    def patch_mlp(activation: Any, index: Any, clean_activation: Any) -> Any:
+        return clean_activation
+
+    _, cache = hooked.run_with_cache(clean)
+    with torch.no_grad():
+        heads = patching.get_act_patch_attn_head_out_all_pos(hooked, corrupted, cache, difference)
+        mlps = patching.generic_activation_patch(
+            hooked, corrupted, cache, difference, patch_mlp, "mlp_out", index_axis_names=["layer"]
+        )
+    for engine in ("restart", "reference"):
+        table = sweep(
+            hooked,
+            sets.singles(hooked),
+            rows,
+            fill="counterfactual",
+            metric="logit_difference",
+            engine=engine,
+        )
+        found = table.set_index("set")["logit_difference"]
+        for layer in range(2):
+            assert found[f"L{layer}.MLP"] == pytest.approx(float(mlps[layer]), abs=1e-6)
+            for head in range(4):
+                assert found[f"L{layer}.H{head}"] == pytest.approx(
+                    float(heads[layer, head]), abs=1e-6
+                )
+
+
+# -- tables and what goes on from them ------------------------------------------------------------
+
+
+def test_the_table_has_the_metric_with_paired_intervals(hooked: Any) -> None:
+    means = MeanActivations.compute(hooked, ROWS)
+    table = sweep(hooked, NAMES, ROWS, means, metric="rank", n_resamples=50)
+    change = ["rank_change", "rank_change_low", "rank_change_high"]
+    places = ["set", "kind", "size", "data", "split", "subset", "n"]
+    assert list(table.columns) == [*places, "rank", *change]
+    assert table["subset"].tolist() == ["a"] * 4 + ["b"] * 4 + ["all"] * 4
+    found = ablate(hooked, NAMES, ROWS, means, metric="rank")
+    [cut] = as_sets(["L1.MLP"])
+    differences = found.without[cut].by_example - found.full.by_example
+    np.testing.assert_array_equal(found.changes(cut, "rank"), differences)
+    interval = mean_intervals(differences[None], n_resamples=50)[0]
+    row = table[(table["set"] == "L1.MLP") & (table["subset"] == "all")]
+    assert row[change].to_numpy()[0] == pytest.approx([interval.mean, interval.low, interval.high])
+    assert float(row["rank"].iloc[0]) == pytest.approx(found.without[cut].by_example.mean())
+    assert "4 sets, 'id' (id), Measured(n=8, rank=" in repr(found)
+    assert "<table" in found._repr_html_()
+
+
+def test_clusters_widen_the_intervals(hooked: Any) -> None:
+    rows = [{**row, "cluster": str(i % 8)} for i, row in enumerate(ROWS * 3)]
+    options: dict[str, Any] = {"fill": "zero", "metric": "logprob", "n_resamples": 50}
+    table = sweep(hooked, ["L0.H1"], rows, **options)
+    assert table[table["subset"] == "all"]["n_clusters"].tolist() == [8]
+    apart = sweep(hooked, ["L0.H1"], ROWS * 3, **options)
+    widths = [
+        float((t["logprob_change_high"] - t["logprob_change_low"]).iloc[-1]) for t in (table, apart)
+    ]
+    assert widths[0] > widths[1]
+
+
+def test_interactions_know_which_direction_is_worse(hooked: Any) -> None:
+    chosen = [*sets.singles(hooked, mlps=False), *sets.pairs(["L0.H1", "L0.H2", "L1.H0"])]
+
+    def negative(logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        return -as_metric("loss").function(logits, batch)
+
+    loss = ablate(hooked, chosen, ROWS * 4, fill="zero", metric="loss")
+    gain = Metric("gain", negative, more_is_better=True, everywhere=True)
+    tables = [
+        interactions(found, n_resamples=50)
+        for found in (loss, ablate(hooked, chosen, ROWS * 4, fill="zero", metric=gain))
+    ]
+    one, other = (t[t["subset"] == "all"] for t in tables)
+    assert set(one["metric"]) == {"loss"}
+    np.testing.assert_allclose(one["interaction"], -other["interaction"].to_numpy(), atol=1e-9)
+    assert one["superadditive"].tolist() == other["superadditive"].tolist()
+    assert one["superadditive"].any()
+    assert not one["superadditive"].all()
+    assert set(change_stability(loss, n_resamples=10)["metric"]) == {"loss"}
+    unsaid = Metric("gain", negative, everywhere=True)
+    with pytest.raises(InputError, match="metric 'gain': does not say whether more is better"):
+        interactions(ablate(hooked, chosen, ROWS, fill="zero", metric=unsaid))
+
+
+def test_what_needs_labelled_examples_says_so(hooked: Any) -> None:
+    found = ablate(hooked, NAMES, ROWS, fill="zero", metric="loss")
+    with pytest.raises(InputError, match=r"metric 'loss': has no .*leave metric out"):
+        information_table(found)
+    with pytest.raises(InputError, match=r"race: metric is 'loss'; .* lack a bound"):
+        race(hooked, sets.pairs(["L0.H1", "L1.H0"]), ROWS, least=0.1, metric="loss")
+    with pytest.raises(InputError, match=r"or pass a metric to mechcore\.ablation\.sweep"):
+        ablate(hooked, NAMES, ROWS, fill="zero")
+
+
+PROMPTS = [{"prompt": row["prompt"]} for row in ROWS]
+BATCH = {"input_ids": torch.tensor([[5, 6, 7]]), "labels": torch.tensor([8])}
+
+
+@pytest.mark.parametrize(
+    ("data", "metric", "message"),
+    [
+        (PROMPTS, "logprob", "metric 'logprob': the data have no correct answers"),
+        ([{**PROMPTS[0], "correct": 5}], "logit_difference", "the data have no wrong answers"),
+        ([BATCH], "logit_difference", "the data have no wrong answers"),
+        (PROMPTS, Metric("m", max, needs=("full",), everywhere=True), "reads all positions"),
+        (PROMPTS, lambda logits, batch: logits, "expected a tensor .8,., a value for every"),
+    ],
+)
+def test_data_and_metrics_that_do_not_go_together(
+    hooked: Any, data: Any, metric: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        ablate(hooked, NAMES, data, fill="zero", metric=metric)
+
+
+def test_a_classifier_has_no_positions(cases: helpers.Cases) -> None:
+    from ablation.few import encoded
+
+    with pytest.raises(InputError, match="metric 'loss': reads all positions"):
+        ablate(cases.get("bert").model, NAMES, encoded(), fill="zero", metric="loss")
+
+
+def test_batches_and_functions(hooked: Any) -> None:
+    batches = [{**BATCH, "labels": torch.tensor([label])} for label in (8, 9)]
+    seen: list[dict[str, Any]] = []
+
+    def watched(logits: torch.Tensor, batch: Any) -> torch.Tensor:
+        seen.append({"logits": logits.shape, **batch})
+        return logits[:, 8]
+
+    found = ablate(hooked, NAMES[:1], batches, fill="zero", metric=watched)
+    assert {tuple(each["logits"]) for each in seen} == {(1, helpers.VOCABULARY)}
+    assert [each["index"].tolist() for each in seen[::2]] == [[0], [1]]
+    assert "correct" not in seen[0]
+    with torch.no_grad():
+        logits = hooked(BATCH["input_ids"])[0, -1]
+    assert found.full.by_example.tolist() == pytest.approx([float(logits[8])] * 2, abs=1e-6)
+    known = ablate(hooked, NAMES[:1], batches, fill="zero", metric="logprob").full.by_example
+    assert known == pytest.approx(logits.double().log_softmax(-1)[[8, 9]].numpy(), abs=1e-6)
+
+
+def test_a_metric_by_name_can_be_resumed(hooked: Any, tmp_path: Path) -> None:
+    def run(metric: Any) -> Any:
+        return ablate(hooked, NAMES, ROWS, fill="zero", metric=metric, state=tmp_path)
+
+    [once, again] = [run("loss") for _ in range(2)]
+    files = {*tmp_path.iterdir()}
+    assert len(files) == 1
+    for cut, its in once.without.items():
+        np.testing.assert_array_equal(its.by_example, again.without[cut].by_example)
+    run("kl")
+    assert len({*tmp_path.iterdir()}) == 2
+    for n, other in enumerate((ROWS, ROWS[::-1]), 3):  # what is patched in makes another sweep
+        rows = [
+            {**a, "counterfactual": a["prompt"][:1] + b["prompt"][:2]}
+            for a, b in zip(ROWS, other, strict=True)
+        ]
+        means = MeanActivations.compute(hooked, ROWS)
+        options: dict[str, Any] = {"fill": "counterfactual", "metric": "kl", "state": tmp_path}
+        ablate(hooked, NAMES[:1], rows, means, **options)
+        assert len({*tmp_path.iterdir()}) == n
+    with pytest.raises(InputError, match="state tells metrics by their names; register this one"):
+        run(loss_at(-1))
+
+
+def test_precision_of_all_positions(both: tuple[Any, Any]) -> None:
+    with pytest.raises(InputError, match=r"a metric of all positions .* leave precision out"):
+        ablate(both[0], NAMES, ROWS, fill="zero", metric="loss", precision="bfloat16")
+    found = ablate(both[0], NAMES, ROWS, fill="zero", metric="logprob", precision="bfloat16")
+    assert found.agreement is not None
