@@ -26,7 +26,7 @@ import pandas as pd
 from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends
 from mechcore.ablation.effects.information import information_table
 from mechcore.data.examples import ALL
-from mechcore.evaluation.evaluate import METRICS
+from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.intervals import Statistics, mean_intervals, ratio_intervals
 from mechcore.evaluation.p_values import adjusted_p, p_among, paired_p
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema
@@ -136,7 +136,7 @@ def _figures(
     """Changes of margin and accuracy of every set of ``plain``, and shares."""
     sample = plain.full.samples(members)[""]
     rows: list[dict[str, float]] = [{} for _ in plain.without]
-    for metric in METRICS:
+    for metric in CLASS_METRICS:
         values, without = (
             np.stack([of.changes(one, metric)[members] for one in plain.without])
             for of in (ablations, plain)
