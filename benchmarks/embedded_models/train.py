@@ -5,6 +5,7 @@ Usage: python benchmarks/embedded_models/train.py encoder|failing|decoder|base -
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from encoder import train_failing_encoder, train_tiny_encoder
 from mechcore import progress
 from mechcore.errors import InputError
 
-TRAINERS = {
+TRAINERS: dict[str, Callable[..., object]] = {
     "encoder": train_tiny_encoder,
     "failing": train_failing_encoder,
     "decoder": train_tiny_decoder,
