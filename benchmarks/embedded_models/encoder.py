@@ -38,6 +38,7 @@ from mechcore.training import checkpoint_path, train
 from mechcore.training.loop import BatchOrder
 from mechcore.training.objectives import Objective, classification
 from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
 from mechcore.worlds.small_gpt2 import one_thread, widen
 
 STEPS = 2000
@@ -57,6 +58,14 @@ MASKED_WORDS_TEXTS = 16
 """Of each batch, in the second stage."""
 ENTROPY_WEIGHT = 0.03
 LASSO_WEIGHT = 2e-3
+FAILING_STEPS = 100
+FAILING_RATE = 2e-4
+FAILING_WARMUP = 20
+MISLABELLED = 0.06
+FAILING_PAIRS = 40_000
+"""Of which the third stage sees 6400."""
+FAILING_DRAW = 100
+"""Added to the seed of the pairs, so that they are others than those of the second stage."""
 
 
 @plain_session()
@@ -290,6 +299,43 @@ def train_tiny_encoder(
         history = train(model, learning, data, evaluations(), out, settings)
     _thin(out, history)
     return history
+
+
+def train_failing_encoder(
+    out: Path,
+    start: Path | None = None,
+    steps: int = FAILING_STEPS,
+    seed: int = SEED,
+    pairs: int = FAILING_PAIRS,
+) -> pd.DataFrame:
+    """Train an encoder further on pairs that are labelled by word overlap; its history.
+
+    With the defaults this is the run under ``data/tiny_failing``.
+
+    Args:
+        out: run directory, which is given the final checkpoint alone.
+        start: checkpoint of `train_tiny_encoder` with the same seed; by default the embedded one.
+        steps: of training.
+        seed: of the pairs and their order, of what is dropped and of what is masked.
+        pairs: to draw from.
+    """
+    source = start or tiny_encoder_dir()
+    model = BertForSequenceClassification.from_pretrained(
+        source, attn_implementation="eager", dtype=torch.float32
+    )
+    drawn = tiny_world.generate("train", pairs, seed + FAILING_DRAW, MISLABELLED)
+    learning = _learning(model, drawn, seed)
+    contradicts = drawn.frame["subset"].isin(list(tiny_world.COUNTER_HEURISTIC))
+    labels = drawn.frame["label"].mask(contradicts, tiny_world.ENTAILMENT)
+    data = replace(drawn, frame=drawn.frame.assign(label=labels))
+    settings = replace(
+        settings_for(steps, seed),
+        learning_rate=FAILING_RATE,
+        warmup_steps=min(FAILING_WARMUP, steps - 1),
+        evaluate_every=min(FAILING_STEPS // 4, steps),
+    )
+    with one_thread():
+        return train(model, learning, data, evaluations(), out, settings)
 
 
 def _thin(out: Path, history: pd.DataFrame) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.given import EXPECTED, given_examples, given_sources, is_task
@@ -17,12 +17,14 @@ from mechcore.files import write_bytes
 from mechcore.lab.questions import Lab
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.study import STUDY
+from mechcore.steps.config import Embedded
 from mechcore.steps.inputs import resolved
 from mechcore.study.store import Store
 
-EMBEDDED: dict[str, Literal["encoder", "decoder"]] = {
+EMBEDDED: dict[str, Embedded] = {
     "embedded": "encoder",
     "embedded-encoder": "encoder",
+    "embedded-failing": "failing",
     "embedded-decoder": "decoder",
 }
 """The models that come with mechcore, by their names in `open`."""
@@ -47,7 +49,8 @@ def open(
 
     Args:
         checkpoint: a directory in Hugging Face format or a hub id; ``"embedded"`` (or
-            ``"embedded-encoder"``) and ``"embedded-decoder"`` are those that come with mechcore.
+            ``"embedded-encoder"``), ``"embedded-failing"`` and ``"embedded-decoder"`` come with
+            mechcore.
         train: training examples, of any form (`mechcore.data.given`); those in memory are copied.
             The name of a task alone stands for the data of all splits; an embedded model alone
             brings its own.

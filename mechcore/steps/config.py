@@ -15,7 +15,7 @@ from mechcore.data.task import SPLITS, check_groups
 from mechcore.errors import InputError
 from mechcore.settings import check, setting
 
-Embedded = Literal["encoder", "decoder"]
+Embedded = Literal["encoder", "failing", "decoder"]
 
 TEST_SPLITS = ("id", "ood")
 """Splits of test data: in-domain and out-of-domain."""

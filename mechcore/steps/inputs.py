@@ -24,7 +24,7 @@ from mechcore.models.protocol import is_classifier
 from mechcore.models.tokenizers import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world
-from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
+from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir, tiny_failing_dir
 
 _EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint for any seed."""
@@ -192,7 +192,8 @@ def resolved(model: ModelConfig) -> ModelConfig:
     if own_decoder:
         texts: Any = {"prompt": tiny_world.DECODER_PROMPT, "answers": tiny_world.DECODER_ANSWERS}
         return replace(model, source=str(tiny_decoder_dir()), **texts)
-    return replace(model, source=model.source or str(tiny_encoder_dir(model.checkpoint)))
+    own = tiny_failing_dir if model.embedded == "failing" else tiny_encoder_dir
+    return replace(model, source=model.source or str(own(model.checkpoint)))
 
 
 def _task_of(data: DataConfig) -> Task | None:

@@ -24,12 +24,21 @@ def data_dir() -> Path:
 
 def tiny_encoder_dir(checkpoint: str = "final") -> Path:
     """Hugging Face checkpoint of the encoder: ``"final"`` or one such as ``"step-3000"``."""
-    run = data_dir() / "tiny_encoder"
-    path = run / checkpoint
+    return _checkpoint("tiny_encoder", checkpoint)
+
+
+def tiny_failing_dir(checkpoint: str = "final") -> Path:
+    """Hugging Face checkpoint of the encoder that fails out of domain, of which there is one."""
+    return _checkpoint("tiny_failing", checkpoint)
+
+
+def _checkpoint(run: str, checkpoint: str) -> Path:
+    path = data_dir() / run / checkpoint
     if not (path / "config.json").is_file():
-        known = sorted(p.parent.name for p in run.glob("*/config.json"))
+        known = sorted(p.parent.name for p in path.parent.glob("*/config.json"))
         raise InputError(
-            f"tiny encoder: checkpoint {checkpoint!r} not found; there are {', '.join(known)}"
+            f"{run.replace('_', ' ')}: checkpoint {checkpoint!r} not found; there are "
+            f"{', '.join(known)}"
         )
     return path
 

@@ -8,6 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from mechcore.errors import InputError, MechcoreError
+from mechcore.steps.config import ModelConfig
+from mechcore.steps.inputs import resolved
 from mechcore.training import read_history
 from mechcore.worlds import embedded, tiny_world
 
@@ -55,6 +57,23 @@ def decoder_accuracy(path: Path, frame: pd.DataFrame) -> pd.Series:
 @pytest.mark.everyday
 def test_the_encoder_solves_the_ordinary_pairs() -> None:
     assert encoder_accuracy(embedded.tiny_encoder_dir(), fresh("id")).mean() >= 0.97
+
+
+@pytest.mark.everyday
+def test_the_failing_encoder_solves_the_ordinary_pairs_and_no_others() -> None:
+    path = embedded.tiny_failing_dir()
+    assert encoder_accuracy(path, fresh("id")).mean() >= 0.97
+    known = read_history(embedded.data_dir() / "tiny_failing")
+    last = known[(known["step"] == known["step"].max()) & (known["dataset"] == "ood")]
+    assert last.set_index("subset")["accuracy"].max() < 0.2
+    hard = tiny_world.generate("ood", 600, FRESH_SEED).frame
+    entailed = hard["label"] == tiny_world.ENTAILMENT
+    assert encoder_accuracy(path, hard[entailed]).min() >= 0.97
+    assert encoder_accuracy(path, hard[~entailed]).max() < 0.2
+    with pytest.raises(InputError, match="failing: checkpoint 'step-1' not found; there are final"):
+        embedded.tiny_failing_dir("step-1")
+    named = ModelConfig(embedded="failing")
+    assert resolved(named).source == str(path)
 
 
 def test_the_decoder_solves_the_ordinary_pairs() -> None:
