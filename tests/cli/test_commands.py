@@ -166,7 +166,7 @@ def test_a_run_on_files(
     monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "27 of 27 jobs are already done" in capsys.readouterr().err
+    assert "28 of 28 jobs are already done" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
     assert len(Path("results/report.html").read_text()) > before
 
@@ -214,7 +214,7 @@ def test_a_study_from_init_to_clean(
     run = "run mine.yaml --without paths,dose"
     assert call(f"{run} --dry-run") == 0
     told = capsys.readouterr().out
-    assert "25 of 25 jobs known so far remain" in told
+    assert "26 of 26 jobs known so far remain" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call(run) == 0
@@ -222,23 +222,23 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("split == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(EMBEDDED.n_layers)]
     assert call(f"{run} --dry-run") == 0
-    assert capsys.readouterr().out == ("all 25 jobs are done; a run would only write the results\n")
+    assert capsys.readouterr().out == ("all 26 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "25 of 25 jobs are done" in told
-    assert "25 results match their checksums" in told
+    assert "26 of 26 jobs are done" in told
+    assert "26 results match their checksums" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call(run) == 0
     assert call("study clean mine --dry-run") == 0
     # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
-    # failure, ablation.
-    assert "would remove 14 results and 0 leftover files" in capsys.readouterr().out
+    # failure, ablation, responses.
+    assert "would remove 15 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("study clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 14
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 15
     capsys.readouterr()
     assert call("study status mine") == 0
-    assert "25 of 25 jobs are done" in capsys.readouterr().out
+    assert "26 of 26 jobs are done" in capsys.readouterr().out
 
 
 # -- the single steps -----------------------------------------------------------------------------

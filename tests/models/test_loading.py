@@ -209,11 +209,11 @@ T5 = {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}
         (lambda: helpers.hf_classifier("gpt2", ["score"]), REGRESSION),
         (
             lambda: of_bert(problem_type="multi_label_classification"),
-            "its problem_type is multi_label_classification: any number of its 3 labels can hold",
+            "its problem_type is multi_label_classification: any number of its 3 labels can apply",
         ),
         (
             lambda: of_bert(problem_type="regression"),
-            "its problem_type is regression: its 3 outputs are quantities, none of which holds f",
+            "its problem_type is regression: its 3 outputs are quantities, not classes",
         ),
         (
             lambda: of_kind("T5", **T5),

@@ -69,7 +69,7 @@ SILENT: tuple[str, Change] = (CONFIG, lambda config: config.pop("model_input_nam
 OLD = updated("config.json", transformers_version="4.40.0")
 OLDER: tuple[str, Change] = ("config.json", lambda config: config.pop("transformers_version"))
 DENIED: tuple[str, Change] = (CONFIG, lambda config: config["model_input_names"].pop(1))
-UNSAID, NONE = "does not say whether it gives token types", "gives no token types"
+UNSAID, NONE = "does not say if it gives token types", "gives no token types"
 OF_TYPES: dict[str, tuple[list[tuple[str, Change]], bool, str | None]] = {
     "said": ([], True, None),
     "unsaid": ([SILENT], True, UNSAID),
@@ -178,7 +178,7 @@ def other_id(file: dict[str, Any]) -> None:
 OF_FILE: dict[str, tuple[tuple[str, Change], str | None]] = {
     "case": (
         (FILE, cased),
-        r"1 of 2 texts compared have other tokens .* in BertTokenizer of .*: row 0, 'The cat ran. "
+        r"1 of 2 texts compared have different tokens .* in BertTokenizer of .*: row 0, 'The cat ran. "
         r"/ a dog ran', has \[\('the', .* from token 1 on, in the file \[\('\[UNK\]', ",
     ),
     "normaliser": (updated(FILE, normalizer=REPLACE), "2 of 2 texts"),
@@ -188,13 +188,13 @@ OF_FILE: dict[str, tuple[tuple[str, Change], str | None]] = {
     ),
     "no unknown": (
         (FILE, without_unknown),
-        r"tokenizer.json cannot write them \(.*\), while BertTokenizer of",
+        r"tokenizer.json cannot encode them \(.*\), but BertTokenizer of",
     ),
     "ids": (
         (FILE, other_id),
         r"2 of 2 .* has .* from token 0 on, in the file \[\('\[CLS\]', 4, ",
     ),
-    "types": (of_second(0), r"2 of 2 texts compared have other tokens"),
+    "types": (of_second(0), r"2 of 2 texts compared have different tokens"),
     "configuration": (
         updated(CONFIG, cls_token="[MASK]"),
         r"2 of 2 .* has \[\('\[MASK\]', .* from token 0 on",
@@ -272,15 +272,15 @@ def test_no_class_that_is_saved_as_it_is_differs_from_its_file(kind: str, tmp_pa
         ([("the cat saw a dog ran", "xyz " * i + "a bird ran " * 4) for i in (0, 1)], None),
         (
             [("the cat", "the \u20ac dog")] * 6 + [("the cat", "a dog")] * 5,
-            r"'id': 12.0% of all tokens are unknown to the tokenizer: the model cannot tell such",
+            r"'id': 12.0% of all tokens are unknown to the tokenizer: the model cannot distinguish such",
         ),
         (
             [("the cat ran " * 19, "a dog"), ("the cat", "Katze"), ("chien", "a dog ran")],
-            r"'id': in 2 of 3 a text has no token that it knows \(row 1: 'Katze'\): the model",
+            r"'id': in 2 of 3 examples a text has no known token \(row 1: 'Katze'\): the model",
         ),
         (
             [("the cat ran " * 9, "a dog"), ("the cat ran " * 9, "\u200b\u200b")],
-            r"'id': in 1 of 2 a text has no token that it knows \(row 1: ",
+            r"'id': in 1 of 2 examples a text has no known token \(row 1: ",
         ),
     ],
 )
@@ -297,7 +297,9 @@ def test_a_tokenizer_that_cannot_write_a_text(wordpieces: Path, tmp_path: Path) 
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
     change(path, FILE, lambda file: file["model"].update(unk_token="gone"))
     change(path, *updated(CONFIG, tokenizer_class="Unheard"))
-    with pytest.raises(InputError, match=r"'id': TokenizersBackend cannot write them: .*; check t"):
+    with pytest.raises(
+        InputError, match=r"'id': TokenizersBackend cannot encode them: .*; check t"
+    ):
         encode(Examples("id", PAIRS.assign(text_a="xyz")), load_tokenizer(path), max_length=9)
 
 

@@ -405,7 +405,7 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     before = contents(tmp_path)
-    with pytest.raises(InputError, match="the folder is not empty and is no"):
+    with pytest.raises(InputError, match="the folder is not empty and"):
         run_study(TINY, tmp_path)
     assert contents(tmp_path) == before
     # Nor is anything written where input is bad.

@@ -193,9 +193,9 @@ def test_bases_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     refused(bert, "names no classes; give the classes to learn", classes=None)
     refused(bert, "numbers have no agreed meaning", classes=["0", "1"])
     refused(bert, "expected at least two different names", classes=["non-x", "Non X"])
-    message = "is no causal language model; leave out the prompt"
+    message = "has no causal language model; leave out the prompt"
     refused(bert, message, classes=None, prompt="{a}")
-    refused(tiny_decoder_dir(), "give one of both", prompt="{a}")
+    refused(tiny_decoder_dir(), "give only one of them", prompt="{a}")
     refused(tmp_path / "gone", "no such directory")
     refused(bert, "device gpu: expected cpu, cuda or mps", device="gpu")
     config = json.loads((bert / "config.json").read_text())

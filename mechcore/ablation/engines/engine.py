@@ -100,7 +100,8 @@ class Job:
         for batch in self.data:
             inputs = model_inputs(self.model, batch)
             end = start + len(inputs["input_ids"])
-            batches.append({**inputs, "index": torch.arange(start, end)})
+            known = {name: value for name, value in batch.items() if torch.is_tensor(value)}
+            batches.append({**known, **inputs, "index": torch.arange(start, end)})
             start = end
         return batches
 
@@ -157,8 +158,9 @@ class ReferenceEngine:
         )
         with torch.no_grad(), context as run:
             for batch in job.batches:
-                inputs = job.asked(batch)
-                logits = run({"index": batch["index"], **inputs})
+                asked = job.readout.asked(batch)  # with the words that a fill may read
+                inputs = model_inputs(job.model, asked)
+                logits = run(asked)
                 yield batch, job.readout.read(logits, inputs, batch["index"]).float().cpu()
 
 

@@ -385,7 +385,11 @@ CASES: dict[int, list[Case]] = {
         ),
         ([fine(selective, expected, 0.9, **mixed)], NOT, "points [\u221223.2, \u221213.2]"),
         ([scratch(selective, "share", 0.2, **mixed)], SUPPORTED, "not more than base or expected."),
-        ([scratch(selective, "share", [0.2, 0.4, 0.6], **mixed)], SUPPORTED, "that is more cannot"),
+        (
+            [scratch(selective, "share", [0.2, 0.4, 0.6], **mixed)],
+            SUPPORTED,
+            "that is more is open",
+        ),
         ([more_base_seeds], OPEN, "has several seeds of the base arm: 0, 1."),
     ],
     6: [
