@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Literal["text", "flag", "seed", "whole", "number", "share", "points"]
-"""Types of columns.
-
-``text``, ``flag`` (yes or no); ``seed``, an exact whole number of any size; ``whole``, any
-other whole number; ``number``; ``share``, from 0 to 1, shown in percent; ``points``, the difference
-of two shares, shown in percentage points.
-"""
+"""Types of columns: ``text``; ``flag``, yes or no; ``seed``, an exact whole number of any size;
+``whole``, any other; ``number``; ``share``, from 0 to 1, shown in percent; ``points``, the difference
+of two shares, shown in percentage points."""
 
 _NO_NUMBER = math.nan
 

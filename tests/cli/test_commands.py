@@ -144,7 +144,7 @@ def test_a_run_on_files(
         assert call(command) == 0
     out = capsys.readouterr().out
     assert "report: results/report.html" in out
-    assert "in all 4 subnetworks" in out
+    assert "all 4 subnetworks" in out
     assert "components ablated alone" in out
     names = {f"s{share}-seed{seed}.safetensors" for share in ("0.40", "0.70") for seed in (3, 4)}
     assert {path.name for path in Path("results/masks").iterdir()} == names
@@ -319,7 +319,7 @@ def test_export(files: Path, whole: Path, capsys: pytest.CaptureFixture[str]) ->
         masked = evaluate(model, data, mask=mask, means=means, fill=fill)
         torch.testing.assert_close(mine.logits, masked.logits, rtol=0, atol=1e-5)
     assert call(f"{command} {name} --out zero") == 2
-    assert "zero: exists already" in capsys.readouterr().err
+    assert "zero: already exists" in capsys.readouterr().err
     assert call(f"{command} s0.40-seed5 --out none") == 2
     assert "no mask 's0.40-seed5' (--mask); expected one of s0.40-s" in capsys.readouterr().err
 

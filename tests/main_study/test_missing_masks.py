@@ -220,4 +220,4 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
         masks = {*found[columns].itertuples(index=False, name=None)}
         assert masks == {(step, share, seed) for step in (early, last) for seed in (42, 43)}
     assert set(table(out, "mean_effective_size")["checkpoint"]) == {early, last}
-    assert "among the masks that it has, so that it can be too large" in seen(report)
+    assert "among its remaining masks, so it can be too large" in seen(report)

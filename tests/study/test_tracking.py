@@ -203,7 +203,9 @@ def test_a_long_table_is_said_to_be_shown_in_part_and_any_error_is_one_line(
     copy = shutil.copytree(run, tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr("wandb.Table.MAX_ROWS", 3)
-        with pytest.warns(MechcoreWarning, match=r"wandb: table accuracy: \d+ rows, of .* 3; "):
+        with pytest.warns(
+            MechcoreWarning, match=r"wandb: table accuracy: \d+ rows, but .* the first 3; "
+        ):
             log_run(copy, project="x")
     monkeypatch.setattr("wandb.Image", fail)
     with pytest.raises(MechcoreError, match=r"^wandb: cannot take it: because$"):

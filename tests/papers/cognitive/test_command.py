@@ -83,4 +83,4 @@ def test_trials_go_nowhere_else(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "expected a name that ends with .jsonl" in capsys.readouterr().err
     (tmp_path / "trials.jsonl").write_text("mine")
     assert call("trials", "--out", tmp_path / "trials.jsonl") == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
