@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["text", "flag", "seed", "whole", "number", "share", "points"]
 """Types of columns: ``text``; ``flag``, yes or no; ``seed``, an exact whole number of any size;
-``whole``, any other; ``number``; ``share``, from 0 to 1, shown in percent; ``points``, the difference
+``whole``, any other; ``number``; ``share``, from 0 to 1, shown in percent; ``points``, a difference
 of two shares, shown in percentage points."""
 
 _NO_NUMBER = math.nan

@@ -145,7 +145,7 @@ def test_a_run_on_files(
     out = capsys.readouterr().out
     assert "report: results/report.html" in out
     assert "all 4 subnetworks" in out
-    assert "components ablated alone" in out
+    assert "No role of 28 components is known" in out
     names = {f"s{share}-seed{seed}.safetensors" for share in ("0.40", "0.70") for seed in (3, 4)}
     assert {path.name for path in Path("results/masks").iterdir()} == names
     facts = json.loads(Path("results/config.json").read_text())
