@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pandas as pd
 import pytest
@@ -80,9 +81,14 @@ def test_the_page_stands_alone(rich: Page, rich_run: Path) -> None:
     assert len(own) < 4_000_000
 
 
+def carried_by(uri: str) -> bytes:
+    head, _, content = uri.partition(",")
+    return base64.b64decode(content) if head.endswith(";base64") else unquote_to_bytes(content)
+
+
 def test_the_page_carries_its_tables(rich: Page, rich_run: Path) -> None:
     carried = {
-        str(attrs["download"]): base64.b64decode(str(attrs["href"]).partition("base64,")[2])
+        str(attrs["download"]): carried_by(str(attrs["href"]))
         for tag, attrs in rich.tags
         if tag == "a" and re.match("data:(?!image)", str(attrs.get("href")))
     }
