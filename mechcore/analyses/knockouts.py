@@ -204,9 +204,10 @@ class Knockouts(Ablating, Analysis):
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """The largest effect of attention, how many heads have some, and that of the core's."""
-        table = _shown(run)
-        for split, _ in () if table is None else report.groups.data_sets(table):
-            part = table[table["split"] == split]  # type: ignore[index]
+        if (table := _shown(run)) is None:
+            return
+        for split, _ in report.groups.data_sets(table):
+            part = table[table["split"] == split]
             part = part.sort_values(["margin_change_without", "share"], key=lambda of: -of.abs())
             heads, core = part[part["size"] == 1], part[part["component"] == "core"][:1]
             carried = heads[heads["carried"] == "supported"]

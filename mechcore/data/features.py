@@ -59,7 +59,7 @@ def words_in(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(text.lower().replace("\u2019", "'")))
 
 
-def _each(of: OfWords) -> Feature:
+def _of_words(of: OfWords) -> Feature:
     """A function of the words of both texts; those of the second may be none."""
 
     def feature(examples: Examples) -> Float[np.ndarray, " example"]:
@@ -69,28 +69,28 @@ def _each(of: OfWords) -> Feature:
     return feature
 
 
-def _pairs(of: OfWords) -> Feature:
+def _of_pairs(of: OfWords) -> Feature:
     """The same, NaN without words in both texts."""
-    return _each(lambda a, b: of(a, b) if a and b else np.nan)
+    return _of_words(lambda a, b: of(a, b) if a and b else np.nan)
 
 
-word_overlap = _pairs(lambda a, b: sum(word in a for word in b) / len(b))
+word_overlap = _of_pairs(lambda a, b: sum(word in a for word in b) / len(b))
 """Share of the second text's words that are in the first."""
-contiguous_span = _pairs(lambda a, b: any(a[i : i + len(b)] == b for i in range(len(a))))
+contiguous_span = _of_pairs(lambda a, b: any(a[i : i + len(b)] == b for i in range(len(a))))
 """1 where the words of the second text stand next to one another in the first, else 0."""
-subsequence = _pairs(lambda a, b: all(w in left for left in [iter(a)] for w in b))
+subsequence = _of_pairs(lambda a, b: all(w in left for left in [iter(a)] for w in b))
 """1 where the words of the second text are in the first in the same order, else 0."""
-negation_words = _each(lambda a, b: sum(bool(re.fullmatch(_NEGATION, w)) for w in b or a))
+negation_words = _of_words(lambda a, b: sum(bool(re.fullmatch(_NEGATION, w)) for w in b or a))
 """Number of negations in the second text, or in the only one."""
-first_length = _each(lambda a, b: len(a))
-second_length = _pairs(lambda a, b: len(b))
-length_ratio = _pairs(lambda a, b: len(b) / len(a))
+first_length = _of_words(lambda a, b: len(a))
+second_length = _of_pairs(lambda a, b: len(b))
+length_ratio = _of_pairs(lambda a, b: len(b) / len(a))
 """Words of the second text for each of the first, as the two before are those of each text."""
-repeated_words = _each(lambda a, b: len(a) - len({*a}) + len(b) - len({*b}))
+repeated_words = _of_words(lambda a, b: len(a) - len({*a}) + len(b) - len({*b}))
 """Words that occurred before in the same text, of both texts."""
-numbers = _each(lambda a, b: sum(bool(re.fullmatch(_NUMBER, w)) for w in (*a, *b)))
+numbers = _of_words(lambda a, b: sum(bool(re.fullmatch(_NUMBER, w)) for w in (*a, *b)))
 """Numbers in both texts, as digits or words."""
-first_difference = _pairs(lambda a, b: [*map(str.__eq__, a, b), False].index(False))
+first_difference = _of_pairs(lambda a, b: [*map(str.__eq__, a, b), False].index(False))
 """Words that both texts begin with."""
 
 

@@ -188,7 +188,7 @@ def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def half_of(job: Job) -> int | None:
-    """Which half of the training data a job prunes on, 1 or 2; None for all of it."""
+    """The half of the training data that a job prunes on, 1 or 2; None for all of it."""
     data = job.needs["trained"].inputs["train"]
     assert isinstance(data, DataInput)
     return data.half
