@@ -48,6 +48,7 @@ RUN = sorted(
     path
     for path in [
         DOCS.parent / "README.md",
+        DOCS / "index.md",
         TOUR,
         *(
             path
