@@ -24,15 +24,19 @@ from mechcore.ablation.effects.changes import own_ends
 from mechcore.ablation.effects.net import LABEL, hurting, places
 from mechcore.data.examples import ALL
 from mechcore.evaluation.biases import fit_biases
+from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, share_interval, weighted_sum
 from mechcore.evaluation.p_values import ROUNDING
 from mechcore.evaluation.recalibration import (
+    across_labels,
     area_under_curve,
-    decompose,
     effect_over_labels,
     folds_of,
+    labels_of,
     reason_against,
+    refitted,
+    scores_of,
 )
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
@@ -106,8 +110,8 @@ def failure_table(
 
 def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, float]:
     """Balanced accuracy, and what biases make of it; nothing where there is one label."""
-    kinds, label = np.unique(part.correct_classes.numpy(), axis=0, return_inverse=True)
-    label = label.reshape(-1)
+    correct = part.correct_classes.numpy()
+    kinds, label = labels_of(correct)
     if len(kinds) < 2:
         return {}
     options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
@@ -115,25 +119,19 @@ def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, flo
     right = np.stack([np.zeros(len(label)), part.correct])
     (own,) = effect_over_labels(right, label, sample).intervals(**options)
     figures = own.columns("balanced_accuracy") | {"guessing": 1 / len(kinds)}
-    if reason_against(part.correct_classes.numpy()):
+    if reason_against(correct):
         return figures
     logits = part.logits.numpy().astype(float)
-    scores = np.stack([logits[:, classes].max(-1) for classes in kinds], axis=-1)
-    added, clusters = np.empty(scores.shape), part.clusters
-    folds = folds_of(label, seed, clusters)
-    for fold in np.unique(folds):
-        others = folds != fold
-        added[~others] = fit_biases(scores[None, others], label[others])[0]
-    biased = np.where(kinds.any(0), logits + added @ kinds, -1e9)
-    gained = decompose(
-        logits, biased[None], part.correct_classes.numpy(), clusters=clusters, seed=seed
-    ).accuracy.drawn(sample)
-    (change,) = gained.intervals(**options)
+    scores = scores_of(logits, kinds)
+    right[0] = part.correct
+    right[1] = refitted(scores[None], label, folds_of(label, seed, part.clusters))
+    clusters = across_labels(Sample.of(part.clusters, len(label)), label)
+    (change,) = effect_over_labels(right, label, clusters).drawn(sample).intervals(**options)
     figures |= change.columns("threshold") | {"recalibrated": own.mean + change.mean}
     fitted = (scores + fit_biases(scores[None], label)).argmax(-1) == label
     ceiling = np.mean([fitted[label == i].mean() for i in range(len(kinds))])
     if len(kinds) == 2:
-        figures["auc"] = area_under_curve(logits, part.correct_classes.numpy())
+        figures["auc"] = area_under_curve(logits, correct)
         wrong, hits, _ = roc_curve(label, scores[:, 1] - scores[:, 0])
         ceiling = ((1 + hits - wrong) / 2).max()
     return figures | {"ceiling": max(float(ceiling), figures["recalibrated"])}
