@@ -18,9 +18,8 @@ class Truth:
 
     Attributes:
         components: those that its answers depend on.
-        interactions: Interaction({a, b}) of the pairs for which it is not 0, on the mean margin of
-            the population of texts, in nats. Pairs that are not there have none. None where
-            interactions are unknown.
+        interactions: of the pairs for which it is not 0, on the mean margin of all texts, in nats;
+            None where they are unknown.
         core: components of the smallest subnetwork that answers in domain as the whole model does;
             None where that is unknown or there are several.
         generalising: components needed out of domain only; None where that is unknown.

@@ -1,8 +1,6 @@
 """Cases of known truth whose models were trained to follow a program (benchmarks/known_truth).
 
-The models are under ``data/known_truth``, each an ordinary Hugging Face checkpoint with its texts
-(``texts.parquet``), what is true of it (``truth.json``), and how it was trained and how well it
-follows its program (``measured.json``).
+Each folder has a checkpoint, its texts, what is true (``truth.json``), and ``measured.json``.
 """
 
 from __future__ import annotations
@@ -45,12 +43,7 @@ def case_dir(name: str) -> Path:
 
 
 def trained_truth(name: str) -> Truth:
-    """What is true of a case's model.
-
-    Raises:
-        InputError: there is no such case.
-        MechcoreError: the embedded data is missing.
-    """
+    """What is true of a case's model."""
     stored = json.loads((case_dir(name) / TRUTH_FILE).read_text(encoding="utf-8"))
 
     def some(part: str) -> frozenset[Component] | None:
@@ -65,15 +58,7 @@ def trained_truth(name: str) -> Truth:
 
 
 def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A model that was trained to follow a program, with texts.
-
-    Texts of out-of-domain data and the untypical ones of training data are the subset
-    ``untypical``, where the program has any.
-
-    Args:
-        name: one of `TRAINED`.
-        seed: seed of the choice among the texts of the file; 0 takes the first ones.
-        device: where the model goes.
+    """A model that was trained to follow a program, with texts; seed 0 takes the first of the file.
 
     Raises:
         InputError: there is no such case.

@@ -9,10 +9,9 @@ import pytest
 from mechcore.ablation import ComponentSet
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, Relay
 from mechcore.bench.planted import CATALOGUE, Planted, planted_case
-from mechcore.bench.planting import Form, plant, token_values
+from mechcore.bench.planting import Form, token_values
 from mechcore.bench.population import Population
 from mechcore.components import Component, Mask
-from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 
@@ -126,15 +125,3 @@ def test_noise_leaves_what_is_planted(tmp_path: Path) -> None:
     pairs = evaluate(case.model, case.pairs["id"])
     np.testing.assert_array_equal(pairs.correct, full.correct)
     assert [*map(len, case.pairs["id"].input_ids)] == [*map(len, case.data["id"].input_ids)]
-
-
-def test_programs_that_do_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs at least 17 and 8"):
-        plant(EVERYTHING, tmp_path, Form(d_model=12))
-    deep = Circuit(1, [Copy(H(0, 1), 0, {"x": 1})], [Gate(2, "size", ("x",), {ANSWER: 1})])
-    with pytest.raises(InputError, match="needs 3 layers, the form has 2"):
-        plant(deep, tmp_path, Form(n_layers=2))
-    with pytest.raises(InputError, match=r"L0\.H7 is in the circuit"):
-        plant(Circuit(1, [Copy(H(0, 7), 0, {ANSWER: 1})]), tmp_path)
-    with pytest.raises(InputError, match="'xor' is no case; expected one of copies-encoder"):
-        planted_case("xor", tmp_path)
