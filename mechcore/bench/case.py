@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mechcore.ablation.cuts import ComponentSet
@@ -40,14 +40,12 @@ class Case(Shown):
         model: a TransformerLens model.
         data: labelled texts by split: ``train``, ``id`` and, where there is one, ``ood``.
         truth: what is true of the model.
-        pairs: for every split, texts that answer otherwise, row by row, of the same lengths.
     """
 
     name: str
     model: Any
     data: Mapping[str, EncodedExamples]
     truth: Truth
-    pairs: Mapping[str, EncodedExamples] = field(default_factory=dict)
 
     def _summary(self) -> str:
         n_all = len(ModelShape.of(self.model).components)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
-from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.counterfactual import Counterfactual, paired
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
@@ -98,22 +97,16 @@ def integrated_scores(
 
 
 def eap_ig_scores(
-    model: Any,
-    data: Any,
-    means: MeanActivations,
-    *,
-    pairs: EncodedExamples | None = None,
-    seed: int = 0,
-    **options: Any,
+    model: Any, data: Any, means: MeanActivations, *, seed: int = 0, **options: Any
 ) -> Float[Tensor, "layer component"]:
     """Share of each component in the KL of the model with everything at its counterfactual, nats.
 
-    `integrated_scores` from a paired example (Hanna et al. 2024, arXiv 2403.17806, their variant on
-    activations, for components in place of edges), by default one of another label drawn for each.
+    `integrated_scores` from an example of another label that is drawn for each (Hanna et al. 2024,
+    arXiv 2403.17806, their variant on activations, for components in place of edges).
 
     Raises:
         InputError: see `integrated_scores`; or there are no examples of another label.
     """
-    data = as_encoded(model, data, split="train", labelled=pairs is None)
-    fill = Counterfactual.of(paired(data, seed) if pairs is None else pairs)
+    data = as_encoded(model, data, split="train")
+    fill = Counterfactual.of(paired(data, seed))
     return integrated_scores(model, data, means, fill=fill, **options)

@@ -93,16 +93,13 @@ class Planted:
         """The transformer, written to a folder and loaded, with texts drawn by ``seed``."""
         plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
-        pairs: dict[str, EncodedExamples] = {}
         for i, split in enumerate(["train", *self.domains]):
             domain = _DOMAINS[split]
             values, labels = self.population.draw(SIZES[split], domain, seed * len(SIZES) + i)
             fillers = np.random.default_rng([seed, i]).integers(0, 3, len(values))
             texts = as_texts(split, values, labels, fillers)
             data[split] = encode(texts, tokenizer_of(), max_length=LONGEST)
-            opposite = as_texts(split, self.population.opposite(values), -labels, fillers)
-            pairs[split] = encode(opposite, tokenizer_of(), max_length=LONGEST)
-        return Case(name, load_model(folder, device=device), data, self.truth(), pairs)
+        return Case(name, load_model(folder, device=device), data, self.truth())
 
 
 def copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> Copy:

@@ -52,13 +52,6 @@ class Population:
             values[:, second] = values[:, first] * labels
         return values, labels
 
-    def opposite(self, values: Int[np.ndarray, "text slot"]) -> Int[np.ndarray, "text slot"]:
-        """Slots of texts of the other label, as likely as these."""
-        turned = -values
-        for first, second in self.agreeing:
-            turned[:, second] = turned[:, first] * -values[:, first] * values[:, second]
-        return turned
-
     def every(self, domain: Domain) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All values of the slots [text, slot], labels and probabilities [text]."""
         rows = itertools.product([1, -1], repeat=self.n_slots + 1)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from transformers import PreTrainedTokenizerBase
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Case, Truth
@@ -67,18 +66,10 @@ def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
     folder, truth = case_dir(name), trained_truth(name)
     tokenizer = load_tokenizer(folder)
     data: dict[str, EncodedExamples] = {}
-    pairs: dict[str, EncodedExamples] = {}
     for split, texts in pd.read_parquet(folder / TEXTS_FILE).groupby("split", sort=False):
         n, generator = SIZES[str(split)], np.random.default_rng(seed)
         rows = texts.head(n) if seed == 0 else texts.sample(n, random_state=generator)
-        data[str(split)] = _encoded(f"{name} {split}", rows, "", tokenizer)
-        pairs[str(split)] = _encoded(f"{name} {split} pairs", rows, "pair_", tokenizer)
-    return Case(name, load_model(folder, device=device), data, truth, pairs)
-
-
-def _encoded(
-    name: str, rows: pd.DataFrame, prefix: str, tokenizer: PreTrainedTokenizerBase
-) -> EncodedExamples:
-    text, label, subset = (rows[prefix + part].tolist() for part in ("text", "label", "subset"))
-    frame = pd.DataFrame({"text_a": text, "text_b": "", "label": label, "subset": subset})
-    return encode(Examples(name, frame), tokenizer, max_length=_MAX_LENGTH, truncate=False)
+        frame = rows[["text", "label", "subset"]].rename(columns={"text": "text_a"})
+        examples = Examples(f"{name} {split}", frame.assign(text_b="").reset_index(drop=True))
+        data[str(split)] = encode(examples, tokenizer, max_length=_MAX_LENGTH, truncate=False)
+    return Case(name, load_model(folder, device=device), data, truth)

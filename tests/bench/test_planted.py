@@ -99,29 +99,9 @@ def test_the_population_is_what_is_drawn() -> None:
         assert drawn[:, 1].mean() == pytest.approx(0, abs=0.06)
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if "noisy" not in name])
-def test_pairs_are_texts_of_the_other_label_that_answer_otherwise(name: str) -> None:
-    planted = CATALOGUE[name]
-    for domain in planted.domains:
-        values, labels, chance = planted.population.every(domain)
-        turned = planted.population.opposite(values)
-        likely = {(*v, s): p for v, s, p in zip(values.tolist(), labels, chance, strict=True)}
-        pairs = [likely[(*v, -s)] for v, s in zip(turned.tolist(), labels, strict=True)]
-        np.testing.assert_allclose(pairs, chance)
-        tokens = (np.pad(each, ((0, 0), (1, 1))) for each in (values, turned))
-        lengths = np.full(len(values), values.shape[1] + 2)
-        causal = planted.form.family == "decoder"
-        own, other = (planted.circuit.answers(each, lengths, causal=causal) for each in tokens)
-        there = chance > 0
-        np.testing.assert_allclose(own[there], -other[there], atol=1e-6)
-
-
 def test_noise_leaves_what_is_planted(tmp_path: Path) -> None:
     case = planted_case("or-encoder-noisy", tmp_path)
     full = evaluate(case.model, case.data["id"])
     planted = CATALOGUE["or-encoder-noisy"]
     assert full.accuracy == pytest.approx(planted.oracle.accuracy("id"), abs=0.02)
     assert full.margin.mean() == pytest.approx(planted.oracle.margin("id"), rel=0.2)
-    pairs = evaluate(case.model, case.pairs["id"])
-    np.testing.assert_array_equal(pairs.correct, full.correct)
-    assert [*map(len, case.pairs["id"].input_ids)] == [*map(len, case.data["id"].input_ids)]
