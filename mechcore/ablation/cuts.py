@@ -25,11 +25,7 @@ class ComponentSet:
 
     @classmethod
     def of(cls, components: SetLike, name: str | None = None) -> ComponentSet:
-        """A set from components or their names in any order, or from what a mask ablates.
-
-        Raises:
-            InputError: a name cannot be read, or the mask is batched or continuous.
-        """
+        """A set from components or their names in any order, or from what a mask ablates."""
         if isinstance(components, ComponentSet):
             return components if name is None else cls(components.components, name)
         if isinstance(components, Mask):
@@ -37,11 +33,7 @@ class ComponentSet:
         return cls(tuple(sorted(set(parse_components(components)))), name)
 
     def mask(self, shape: ModelShape) -> Mask:
-        """The full model's mask without these components.
-
-        Raises:
-            InputError: a component is out of range.
-        """
+        """The full model's mask without these components; an InputError out of range."""
         return Mask.full(shape).without(self.components)
 
     def __str__(self) -> str:
@@ -63,11 +55,7 @@ def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None =
     """Sets from lists of component names, masks, paths, or a dict of these by name.
 
     A string of component names separated by ``+`` is also a set; with ``>`` it is a set of
-    paths, see `mechcore.components.paths.PathSet.of`.
-
-    Args:
-        sets: the sets.
-        model: the TransformerLens model that the sets are for, to check masks against.
+    paths, see `mechcore.components.paths.PathSet.of`. Masks are checked against the model.
 
     Raises:
         InputError: a name cannot be read, or a set or name is repeated.
@@ -78,15 +66,11 @@ def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None =
             f"sets: found {type(sets).__name__} {str(sets)[:40]!r}; expected a list of sets; put "
             "it in brackets"
         )
-    if not isinstance(sets, Mapping):
-        sets = list(sets)
+    named = sets.items() if isinstance(sets, Mapping) else ((None, value) for value in sets)
+    pairs: list[tuple[str | None, CutLike]] = list(named)
     if model is not None:
-        each_set = sets.values() if isinstance(sets, Mapping) else sets
-        check_masks([value for value in each_set if isinstance(value, Mask)], model)
-    if isinstance(sets, Mapping):
-        cuts = [_cut(value, name) for name, value in sets.items()]
-    else:
-        cuts = [_cut(value) for value in sets]
+        check_masks([value for _, value in pairs if isinstance(value, Mask)], model)
+    cuts = [_cut(value, name) for name, value in pairs]
     seen: dict[Any, str] = {}
     for cut in cuts:
         for key in (cut, str(cut)):
@@ -97,7 +81,7 @@ def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None =
     return cuts
 
 
-def _cut(value: CutLike, name: str | None = None) -> Cut:
+def _cut(value: CutLike, name: str | None) -> Cut:
     if isinstance(value, (Path, PathSet)) or (isinstance(value, str) and ">" in value):
         return PathSet.of(value, name)
     return ComponentSet.of(value.split("+") if isinstance(value, str) else value, name)

@@ -27,11 +27,7 @@ def singles(model: Any, *, heads: bool = True, mlps: bool = True) -> list[Compon
 
 
 def pairs(components: Iterable[ComponentLike]) -> list[ComponentSet]:
-    """All pairs of ``components``.
-
-    Raises:
-        InputError: there are fewer than two distinct components.
-    """
+    """All pairs of ``components``, of which there are at least two."""
     return subsets(components, sizes=(2,))
 
 
@@ -72,8 +68,7 @@ def paths(
         senders: components, their names, or ``heads``, ``mlps`` or ``all`` of the model.
         receivers: likewise; also ``answer``, which ``all`` includes.
         model: the model.
-        inputs: the blind inputs of heads: ``"all"``, ``"q"``, ``"k"`` or ``"v"``, or ``"qkv"`` for
-            the three in turn; MLP layers and the answer have one input.
+        inputs: the blind inputs of heads; ``"qkv"`` takes the three in turn.
         together: whether a receiver is blind to all senders at once, or to one at a time.
 
     Raises:
@@ -120,21 +115,11 @@ def matched_random(
     fewer: bool = False,
     seed: int = 0,
 ) -> dict[str, ComponentSet]:
-    """Random sets of other components: as many heads of each layer, and as many MLPs.
-
-    Args:
-        components: the set to match.
-        model: a TransformerLens model, or its shape.
-        n: number of distinct sets.
-        fewer: return fewer, perhaps none, if fewer exist.
-        seed: seed of the draw.
-
-    Returns:
-        ``"random 1"`` and so on.
+    """``n`` random sets of other components: as many heads of each layer, and as many MLPs.
 
     Raises:
-        InputError: a component is out of range; or, without ``fewer``, a layer or
-            the model has too few other components, or fewer distinct sets exist.
+        InputError: a component is out of range; or, unless ``fewer`` are allowed, a layer or the
+            model has too few other components, or fewer distinct sets exist.
     """
     shape, chosen = ModelShape.of(model), set(parse_components(components))
     for component in chosen:

@@ -1,10 +1,6 @@
 """Sweeps: the model without each of many sets of components, on the same examples.
 
-``engine="tree"`` shares what sets have in common, on a copy of the weights of families that offer
-their layers as functions (`mechcore.ablation.engines.tree`); ``"restart"`` shares it by calling any
-model's own layers again (`mechcore.ablation.engines.restart`); ``"reference"`` runs the whole model
-once per set, through hooks. All give the same logits up to rounding, and the first two make sure of
-it on a few examples before they start.
+All engines give the same logits up to rounding, which is checked on a few examples first.
 """
 
 from __future__ import annotations
@@ -68,21 +64,17 @@ def sweep(
     Args:
         model: any TransformerLens model.
         sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
-            these by name; or paths to cut, such as ``"L1.H1>L3.H9.q"``, see
-            `mechcore.masking.blinding`. There are ready ones in `mechcore.ablation.sets`.
+            these by name, see `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
         data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of all that is random.
         metric: what to measure, see `mechcore.evaluation.metrics`; by default accuracy and margin.
-        options: see `ablate`, whose result keeps the answers example by example.
+        options: see `ablate`.
 
     Returns:
-        One row per set and subset of the data: set, kind, size, data, split, subset, n, accuracy,
-        accuracy_change and its interval (shares), margin, margin_change and its interval (nats), kl
-        (nats, full model to ablated one). With a metric, in place of the last three: its mean, and
-        ``METRIC_change`` with its interval, where a positive change is worse if less is better.
+        See `mechcore.ablation.ablation_table`; accuracies are shares, margins and KL nats.
 
     Raises:
         InputError: a set is unreadable, out of range or given twice, labels cannot be matched,
@@ -119,27 +111,22 @@ def ablate(
     Args:
         model: any TransformerLens model.
         sets: what to ablate, see `sweep`.
-        data: labelled examples, see `sweep`; with a metric that needs no labels also prompts, see
-            `mechcore.models.prompts`.
+        data: labelled examples, see `sweep`; or prompts (`mechcore.models.prompts`) with a metric
+            that needs no labels.
         means: the model's mean activations; not needed for ``fill="zero"``.
-        fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes for every
-            example its counterfactual prompt, or one of another label, the nearest in length, drawn
-            with ``seed``.
-        engine: ``"tree"`` shares common prefixes of sets; ``"restart"`` does so layer by layer, on
-            any model whose layers can be called again; ``"reference"`` runs one masked forward per
-            set; ``"auto"`` takes the first of them that can run the model, and warns if it is the
-            reference.
-        precision: ``"bfloat16"`` or ``"float16"`` computes the tree's matrix products in it, and
-            measures on a sample how many answers stay those of float32.
+        fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes every
+            example's counterfactual prompt, or draws one of another label, the nearest in length.
+        engine: ``"tree"`` shares common prefixes of sets, ``"restart"`` does so by layers on any
+            model whose layers can be called again, ``"reference"`` runs one masked forward per set,
+            and ``"auto"`` takes the first of them that can run the model.
+        precision: of the tree's matrix products; others than float32 are compared on a sample.
         split: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch at most, of similar length, for encoded examples.
         max_tokens: most tokens in one call of a layer; by default what suits the device.
-        state: folder that keeps what is finished, for the same sweep to go on from; other work
-            can share it. It stays when all is finished.
+        state: folder that keeps what is finished, to resume from.
         seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
-        metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`; by
-            default the answers to labelled examples are kept, with their accuracy and margin.
+        metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`.
 
     Raises:
         InputError: see `sweep`.

@@ -1,11 +1,6 @@
 """Rankings by what the model loses without each component alone, as KL to the full model.
 
-- ``singles``: with the mean in place of the component's output.
-- ``optimal``: with the constant that does least harm there (optimal ablation, Li and Janson 2024,
-  arXiv 2409.09951): that which minimises the expected KL. Constants start from the means and are
-  trained all at once, each under the mask that ablates its component alone, so that none changes
-  what another one's loss is. As there is no certainty of a minimum, a component keeps its mean
-  where that is the better of the two on all examples: no score is above that of ``singles``.
+``singles`` puts its mean in its place, ``optimal`` the constant that does least harm there.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
-from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import frozen
 from mechcore.pruning.teacher import Teacher, example_order, ranking_teacher
@@ -32,11 +26,7 @@ BATCH_SIZE = 32
 def singles_scores(
     model: Any, data: Any, means: MeanActivations, *, batch_size: int = BATCH_SIZE
 ) -> Float[Tensor, "layer component"]:
-    """KL(full model || model without one component), mean over examples, nats.
-
-    It takes one forward pass for every component. Arguments and errors are those of
-    `mechcore.bench.gradients.integrated_scores`.
-    """
+    """KL(full model || model without one component), mean over examples, nats."""
     teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
     return _losses(teacher, shape, means, "singles").float()
 
@@ -59,48 +49,25 @@ def optimal_constants(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> tuple[MeanActivations, Float[Tensor, "layer component"]]:
-    """The constants that do least harm, each in place of its component alone.
+    """The constants that do least harm in place of each component alone, and the mean KL, nats.
 
-    Every step takes a forward and a backward pass for every component on a batch of examples;
-    before and after, one forward pass for every component on all of them.
-
-    Args:
-        model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`; their labels are not used.
-        means: from which the constants start; one for every position where they are by position.
-        steps: steps of Adam.
-        lr: its rate at the first step, for heads in units of the root mean square of heads' means,
-            for MLPs of MLPs' means; it falls linearly to 0.
-        batch_size: examples per step.
-        seed: seed of the order of the examples.
-
-    Returns:
-        The constants in place of the means, to be used wherever means are; and the KL, nats, with
-        each in place of its component alone, mean over examples.
+    Optimal ablation (Li and Janson 2024, arXiv 2409.09951). The constants start from the means and
+    are trained all at once by Adam, whose rate, in units of the root mean square of the means,
+    falls linearly to 0. A component keeps its mean where that is the better on all examples.
 
     Raises:
         MismatchError: the means are another model's.
-        InputError: see `singles_scores`; or there is no step, or no rate.
     """
-    if steps < 1 or not lr > 0:
-        raise InputError(
-            f"optimal: {steps} steps at a rate of {lr}; expected at least one step and a rate "
-            "above 0"
-        )
     teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
     before = _losses(teacher, shape, means, "optimal: means")
     trained = replace(
         means, z=means.z.clone().requires_grad_(), mlp=means.mlp.clone().requires_grad_()
     )
-    groups = [
-        {
-            "params": [constants],
-            "lr": lr * (float(constants.detach().square().mean().sqrt()) or 1.0),
-        }
-        for constants in (trained.z, trained.mlp)
-        if constants.numel()
-    ]
-    optimiser = torch.optim.Adam(groups)
+    constants = [part for part in (trained.z, trained.mlp) if part.numel()]
+    sizes = [float(part.detach().square().mean().sqrt()) or 1.0 for part in constants]
+    optimiser = torch.optim.Adam(
+        [{"params": [c], "lr": lr * size} for c, size in zip(constants, sizes, strict=True)]
+    )
     falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
     order = example_order([len(ids) for ids in teacher.data.input_ids], batch_size, seed)
     with frozen(model), progress.bar("optimal", steps) as advance:

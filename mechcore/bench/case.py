@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mechcore.ablation.cuts import ComponentSet
@@ -18,9 +18,8 @@ class Truth:
 
     Attributes:
         components: those that its answers depend on.
-        interactions: Interaction({a, b}) of the pairs for which it is not 0, on the mean margin of
-            the population of texts, in nats. Pairs that are not there have none. None where
-            interactions are unknown.
+        interactions: of the pairs for which it is not 0, on the mean margin of all texts, in nats;
+            None where they are unknown.
         core: components of the smallest subnetwork that answers in domain as the whole model does;
             None where that is unknown or there are several.
         generalising: components needed out of domain only; None where that is unknown.
@@ -41,14 +40,12 @@ class Case(Shown):
         model: a TransformerLens model.
         data: labelled texts by split: ``train``, ``id`` and, where there is one, ``ood``.
         truth: what is true of the model.
-        pairs: for every split, texts that answer otherwise, row by row, of the same lengths.
     """
 
     name: str
     model: Any
     data: Mapping[str, EncodedExamples]
     truth: Truth
-    pairs: Mapping[str, EncodedExamples] = field(default_factory=dict)
 
     def _summary(self) -> str:
         n_all = len(ModelShape.of(self.model).components)

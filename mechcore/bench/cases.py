@@ -16,10 +16,7 @@ _TRAINED = "trained-"
 
 
 def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
-    """Names of cases, with those of groups in the place of the group.
-
-    Args:
-        wanted: cases, or ``"planted"`` and ``"trained"`` for all of these.
+    """Names of cases, given by name, or as ``"planted"`` or ``"trained"`` for all of these.
 
     Raises:
         InputError: one is unknown.
@@ -37,13 +34,7 @@ def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
 
 
 def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A case by name.
-
-    Args:
-        name: one of `case_names`.
-        folder: for the checkpoint of a planted one.
-        seed: seed of its texts.
-        device: where its model goes.
+    """One of `case_names`; the checkpoint of a planted one goes to ``folder``.
 
     Raises:
         InputError: there is no such case, or no such device.

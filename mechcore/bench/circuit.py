@@ -1,10 +1,6 @@
 """Circuits that planted transformers run, and what they answer with parts of them ablated.
 
-A text is a row of slots, each of value +1 or -1. Heads copy slots into features of the residual
-stream, MLPs compute gates of features, and the answer is the sum of what is written to the feature
-`ANSWER`: the log-odds of the class "plus", in nats. Here this is done with arrays and no network,
-so that the change of every ablated set is known without the transformer, see
-`mechcore.bench.planting`.
+Computed with arrays and no network, so that the change of every ablated set is known.
 """
 
 from __future__ import annotations
@@ -32,14 +28,9 @@ Means: TypeAlias = Mapping[Component, float | Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Copy:
-    """A head that attends to one slot and writes its value.
+    """A head that attends to one slot, from 0, and writes its value to features by weight.
 
-    Attributes:
-        head: which.
-        slot: number of the slot, from 0.
-        into: weight of the value in each feature written to.
-        unless: a feature that, where it is 1, turns the head's attention away, to the first token,
-            whose value is 0: the head of a backup.
+    ``unless`` is a feature that, where it is 1, turns its attention to the first token, of value 0.
     """
 
     head: Component
@@ -50,13 +41,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Relay:
-    """A head that attends to its own position and writes a feature on.
-
-    Attributes:
-        head: which.
-        source: the feature read.
-        into: weight of it in each feature written to.
-    """
+    """A head that attends to its own position and writes a feature on to others by weight."""
 
     head: Component
     source: str
@@ -65,17 +50,11 @@ class Relay:
 
 @dataclass(frozen=True)
 class Gate:
-    """A function of a sum of features, computed by the MLP of a layer.
+    """A function of a sum of features, computed by the MLP of a layer, and written by weight.
 
     With all inputs +1 or -1 it is, for ``and``, their common value, or 0 with one of them 0; for
     ``or``, their sign, also with all but one 0; for ``equal``, of two, 1 where they agree and -1
     where not; for ``size``, 1 where its input is not 0.
-
-    Attributes:
-        layer: of the MLP.
-        kind: which function.
-        inputs: features that are added up.
-        into: weight of the result in each feature written to.
     """
 
     layer: int
@@ -183,16 +162,10 @@ class Circuit:
         Args:
             tokens: value of every token: 0 for the first, then those of the slots, then 0.
             lengths: tokens of every text that are no padding.
-            causal: whether tokens see only those before them, and the last one is read, as in a
-                decoder; otherwise they see all, and the first one is read.
+            causal: whether it is a decoder, whose last token is read, and not the first.
             without: components ablated to their means.
             means: from `means`; needed where something is ablated.
-
-        Raises:
-            InputError: something is ablated, and there are no means.
         """
-        if without and means is None:
-            raise InputError("circuit: ablating components needs means; found none")
         features, _ = self._run(tokens, lengths, causal, frozenset(without), means or {})
         answer = features[ANSWER]
         if not causal:
@@ -207,14 +180,7 @@ class Circuit:
         causal: bool,
         weights: Float[np.ndarray, " text"] | None = None,
     ) -> Means:
-        """What every component puts out on average over all tokens that are no padding.
-
-        Args:
-            tokens: see `answers`.
-            lengths: see `answers`.
-            causal: see `answers`.
-            weights: of the texts; all the same by default.
-        """
+        """What every component puts out on average over real tokens, see `answers`."""
         _, outputs = self._run(tokens, lengths, causal, frozenset(), {})
         real = _real(tokens, lengths)
         per_token = real * (1.0 if weights is None else np.asarray(weights)[:, None])

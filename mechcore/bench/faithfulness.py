@@ -1,9 +1,6 @@
 """How faithful circuits are that keep the components a ranking puts first.
 
-Circuits are nested: each keeps the k components of the largest scores, and all others are ablated
-together. CPR and CMD are those of the Mechanistic Interpretability Benchmark (MIB, arXiv
-2504.13151): the areas under the faithfulness f, and under ``|1 - f|``, by size of the circuits.
-Circuits keep components, not edges between them (MIB's circuits of nodes).
+Areas are those of the Mechanistic Interpretability Benchmark (MIB, arXiv 2504.13151), of nodes.
 """
 
 from __future__ import annotations
@@ -30,16 +27,7 @@ from mechcore.showing import Shown
 def faithfulness(
     circuits: ArrayLike, full: ArrayLike, ablated: ArrayLike
 ) -> Float[np.ndarray, " size"]:
-    """f(C) = (m(C) - m(ablated)) / (m(full) - m(ablated)) of every circuit.
-
-    Args:
-        circuits: a metric m of each circuit, [size].
-        full: that of the full model.
-        ablated: that of the model with everything ablated.
-
-    Returns:
-        Infinite or NaN where the metric of the full and of the ablated model are the same.
-    """
+    """f(C) = (m(C) - m(ablated)) / (m(full) - m(ablated)) of a metric m of every circuit."""
     of_circuits, of_full, of_ablated = (
         np.asarray(values, dtype=float) for values in (circuits, full, ablated)
     )
@@ -48,12 +36,7 @@ def faithfulness(
 
 
 def cpr(shares: Sequence[float], f: ArrayLike) -> float:
-    """Area under the faithfulness of circuits over their sizes, by trapezoids (MIB's CPR).
-
-    Args:
-        shares: the circuits' shares of all components, rising.
-        f: their `faithfulness`, [size].
-    """
+    """Area under the faithfulness of circuits over their rising shares (MIB's CPR)."""
     return float(trapezoid(np.asarray(f, dtype=float), shares))
 
 
@@ -64,13 +47,9 @@ def cmd(shares: Sequence[float], f: ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Faithfulness(Shown):
-    """How faithful the circuits of a ranking are.
+    """How faithful the circuits of a ranking are, with `cpr` and `cmd`.
 
-    Attributes:
-        curve: a row for every number of components kept: share (of all), kept, value (mean of the
-            metric) and faithfulness.
-        cpr: area under the curve.
-        cmd: area between the curve and 1.
+    ``curve`` has share (of all components), kept, value (mean of the metric) and faithfulness.
     """
 
     curve: pd.DataFrame
@@ -94,13 +73,7 @@ def faithfulness_of(
 ) -> Faithfulness:
     """Keep the first components of a ranking, from none to all of them, and ablate all others.
 
-    Args:
-        model: any TransformerLens model.
-        scores: scores of all components.
-        data: labelled examples of any form, see `mechcore.evaluate`.
-        means: the model's mean activations, where the fill needs them.
-        metric: ``"margin"`` (nats) or ``"accuracy"``.
-        options: of `mechcore.ablate`, such as ``fill``, ``split`` and ``batch_size``.
+    Data, means and options are those of `mechcore.ablate`.
 
     Raises:
         InputError: a score is not finite, or the metric is unknown, or the same for the full and
@@ -126,15 +99,6 @@ def faithfulness_of(
 
 
 def ranked(scores: Ranking, shape: ModelShape) -> list[Component]:
-    """Components by falling score; of equal scores in the order of the model.
-
-    Args:
-        scores: the ranking.
-        shape: shape of the model.
-
-    Raises:
-        InputError: a score is not finite.
-        MismatchError: the ranking has the shape of another model.
-    """
+    """Components by falling score; of equal scores in the order of the model."""
     values = by_component(scores, shape)
     return sorted(values, key=lambda component: (-values[component], component))

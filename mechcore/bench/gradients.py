@@ -1,19 +1,4 @@
-"""Rankings by derivatives by mask values, beside `mechcore.pruning.attribution`.
-
-- ``gradient-drop``: attribution where effects of a component by several layers cancel out (GradDrop
-  of AtP*, Kramar et al. 2024, arXiv 2403.00745). For every layer l in turn, no gradient passes
-  through what the heads and MLP of l put out, as if they were constants; the score is
-  ``E[1 / (L - 1) sum_l |dM^l / dm|]``. A component's own layer gives 0 of these L terms, hence
-  L - 1. AtP*'s other change concerns queries and keys, which are no components here.
-- ``integrated``: minus the derivative of KL(full model || masked model), averaged along the
-  straight path on which all mask values rise from 0 to 1 (integrated gradients, arXiv 1703.01365).
-  The scores add up to the KL of the model with everything at its mean.
-- ``eap-ig``: ``integrated`` from the components' outputs on a paired example instead of their means
-  (Hanna et al. 2024, arXiv 2403.17806). Of their variants it is the one on activations, all
-  interpolated together, for components in place of edges, and with KL as the metric; the one on
-  inputs interpolates embeddings, which are no components here: they stay the example's own. The
-  scores add up to the KL of the model with everything at its counterfactual.
-"""
+"""Rankings by derivatives by mask values, beside `mechcore.pruning.attribution`."""
 
 from __future__ import annotations
 
@@ -28,8 +13,6 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
-from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError
 from mechcore.masking.counterfactual import Counterfactual, paired
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
@@ -46,17 +29,12 @@ def gradient_drop_scores(
 ) -> Float[Tensor, "layer component"]:
     """`attribution_scores` with the gradients through each layer dropped in turn, nats.
 
-    It takes one forward pass, and one backward pass for every layer. Arguments and errors are those
-    of `integrated_scores`; an `InputError` says, too, that the model has one layer.
+    GradDrop of AtP* (Kramar et al. 2024, arXiv 2403.00745), for effects by several layers that
+    cancel out: ``E[1 / (L - 1) sum_l |dM^l / dm|]``, without gradients through what layer l puts
+    out. A component's own layer gives 0 of these L terms, hence L - 1.
     """
-    n_layers = ModelShape.of(model).n_layers
-    if n_layers < 2:
-        raise InputError(
-            "gradient-drop: the model has one layer, without which there is no gradient; expected "
-            "at least two: use attribution"
-        )
     total = mean_slopes(model, data, means, batch_size, "gradient-drop", _dropped_in_turn)
-    return total / (n_layers - 1)
+    return total / (ModelShape.of(model).n_layers - 1)
 
 
 @contextmanager
@@ -96,21 +74,13 @@ def integrated_scores(
 ) -> Float[Tensor, "layer component"]:
     """Share of each component in the KL of the model with everything at its fill, nats.
 
-    Args:
-        model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`; their labels are not used.
-        means: the model's mean activations.
-        batch_size: examples per forward.
-        n_points: midpoints of the path, equally spaced.
-        fill: where the path begins, see `mechcore.masked`.
+    Integrated gradients (arXiv 1703.01365): minus the derivative of KL(full model || masked model),
+    averaged over ``n_points`` midpoints of the path on which all mask values rise from 0 to 1.
 
     Raises:
         MismatchError: the means are another model's.
-        InputError: there are no examples, a language model's have no answers, or there is no
-            point.
+        InputError: there are no examples, or a language model's have no answers.
     """
-    if n_points < 1:
-        raise InputError(f"integrated attribution: n_points is {n_points}; expected at least 1")
     shape = ModelShape.of(model)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     path = (torch.arange(n_points) + 0.5) / n_points
@@ -127,20 +97,16 @@ def integrated_scores(
 
 
 def eap_ig_scores(
-    model: Any,
-    data: Any,
-    means: MeanActivations,
-    *,
-    pairs: EncodedExamples | None = None,
-    seed: int = 0,
-    **options: Any,
+    model: Any, data: Any, means: MeanActivations, *, seed: int = 0, **options: Any
 ) -> Float[Tensor, "layer component"]:
     """Share of each component in the KL of the model with everything at its counterfactual, nats.
 
-    Arguments and errors are those of `integrated_scores`, and ``pairs``, the paired example of
-    every example, row by row; by default, `paired` draws one of another label for each by ``seed``,
-    the only use of labels. An `InputError` says, too, that there are none to make pairs of.
+    `integrated_scores` from an example of another label that is drawn for each (Hanna et al. 2024,
+    arXiv 2403.17806, their variant on activations, for components in place of edges).
+
+    Raises:
+        InputError: see `integrated_scores`; or there are no examples of another label.
     """
-    data = as_encoded(model, data, split="train", labelled=pairs is None)
-    fill = Counterfactual.of(paired(data, seed) if pairs is None else pairs)
+    data = as_encoded(model, data, split="train")
+    fill = Counterfactual.of(paired(data, seed))
     return integrated_scores(model, data, means, fill=fill, **options)

@@ -18,7 +18,6 @@ from mechcore.bench.planting import Family, Form, plant, tokenizer_of
 from mechcore.bench.population import Domain, Oracle, Population, as_texts
 from mechcore.components import Component
 from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.errors import InputError
 from mechcore.models import load_model
 
 LONGEST = 32
@@ -52,11 +51,7 @@ class Planted:
         return ["id"] if same else ["id", "ood"]
 
     def truth(self, domain: Domain = "id") -> Truth:
-        """What is true of the transformer without noise.
-
-        Args:
-            domain: of the texts that interactions are those of.
-        """
+        """What is true of the transformer without noise, with interactions in a domain."""
         parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
         interactions = {
@@ -95,41 +90,28 @@ class Planted:
         )
 
     def case(self, name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-        """The transformer, written to a folder and loaded, with texts drawn at random.
-
-        Args:
-            name: name of the case.
-            folder: for the checkpoint, see `plant`.
-            seed: seed of the texts.
-            device: where the model goes.
-        """
+        """The transformer, written to a folder and loaded, with texts drawn by ``seed``."""
         plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
-        pairs: dict[str, EncodedExamples] = {}
         for i, split in enumerate(["train", *self.domains]):
             domain = _DOMAINS[split]
             values, labels = self.population.draw(SIZES[split], domain, seed * len(SIZES) + i)
             fillers = np.random.default_rng([seed, i]).integers(0, 3, len(values))
             texts = as_texts(split, values, labels, fillers)
             data[split] = encode(texts, tokenizer_of(), max_length=LONGEST)
-            opposite = as_texts(split, self.population.opposite(values), -labels, fillers)
-            pairs[split] = encode(opposite, tokenizer_of(), max_length=LONGEST)
-        return Case(name, load_model(folder, device=device), data, self.truth(), pairs)
+        return Case(name, load_model(folder, device=device), data, self.truth())
 
 
-def _head(name: str) -> Component:
-    return Component.parse(name)
-
-
-def _copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> Copy:
-    return Copy(_head(head), slot, into, unless)
+def copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> Copy:
+    """A head by name that copies a slot, with weights by feature."""
+    return Copy(Component.parse(head), slot, into, unless)
 
 
 def _cues(*slots: int, right: float = 0.95) -> dict[int, tuple[float, float]]:
     return dict.fromkeys(slots, (right, right))
 
 
-_FREE = _copy("L1.H0", 3, idle=1.0)
+_FREE = copy("L1.H0", 3, idle=1.0)
 """A head that attends sharply and does nothing."""
 
 _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
@@ -137,9 +119,9 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
         Circuit(
             4,
             [
-                _copy("L0.H1", 0, answer=2),
-                _copy("L1.H2", 1, answer=1.5),
-                _copy("L2.H0", 2, answer=1),
+                copy("L0.H1", 0, answer=2),
+                copy("L1.H2", 1, answer=1.5),
+                copy("L2.H0", 2, answer=1),
             ],
             distractors=[_FREE],
         ),
@@ -148,7 +130,11 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
     "and": (
         Circuit(
             4,
-            [_copy("L0.H1", 0, first=1), _copy("L1.H3", 1, second=1), _copy("L2.H2", 2, answer=1)],
+            [
+                copy("L0.H1", 0, first=1),
+                copy("L1.H3", 1, second=1),
+                copy("L2.H2", 2, answer=1),
+            ],
             [Gate(1, "and", ("first", "second"), {ANSWER: 3})],
             [_FREE],
         ),
@@ -157,7 +143,11 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
     "or": (
         Circuit(
             4,
-            [_copy("L0.H1", 0, first=1), _copy("L1.H3", 1, second=1), _copy("L2.H2", 2, answer=1)],
+            [
+                copy("L0.H1", 0, first=1),
+                copy("L1.H3", 1, second=1),
+                copy("L2.H2", 2, answer=1),
+            ],
             [Gate(1, "or", ("first", "second"), {ANSWER: 3})],
             [_FREE],
         ),
@@ -167,9 +157,9 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
         Circuit(
             4,
             [
-                _copy("L0.H2", 0, answer=2, seen=1),
-                _copy("L1.H1", 0, answer=2, unless="there"),
-                _copy("L2.H3", 1, answer=1),
+                copy("L0.H2", 0, answer=2, seen=1),
+                copy("L1.H1", 0, answer=2, unless="there"),
+                copy("L2.H3", 1, answer=1),
             ],
             [Gate(0, "size", ("seen",), {"there": 1})],
             [_FREE],
@@ -180,9 +170,9 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
         Circuit(
             4,
             [
-                _copy("L0.H0", 0, answer=3),
-                _copy("L1.H2", 0, answer=-1),
-                _copy("L2.H1", 1, answer=1),
+                copy("L0.H0", 0, answer=3),
+                copy("L1.H2", 0, answer=-1),
+                copy("L2.H1", 1, answer=1),
             ],
             distractors=[_FREE],
         ),
@@ -192,10 +182,10 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
         Circuit(
             4,
             [
-                _copy("L0.H3", 0, first=1),
-                Relay(_head("L1.H1"), "first", {"second": 1}),
-                Relay(_head("L2.H2"), "second", {ANSWER: 2}),
-                _copy("L2.H0", 1, answer=1),
+                copy("L0.H3", 0, first=1),
+                Relay(Component(1, 1), "first", {"second": 1}),
+                Relay(Component(2, 2), "second", {ANSWER: 2}),
+                copy("L2.H0", 1, answer=1),
             ],
             distractors=[_FREE],
         ),
@@ -205,9 +195,9 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
         Circuit(
             4,
             [
-                _copy("L0.H2", 0, answer=4),
-                _copy("L0.H0", 1, first=1),
-                _copy("L1.H3", 2, second=1),
+                copy("L0.H2", 0, answer=4),
+                copy("L0.H0", 1, first=1),
+                copy("L1.H3", 2, second=1),
             ],
             [Gate(1, "equal", ("first", "second"), {ANSWER: 6})],
             [_FREE],
@@ -218,18 +208,18 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
         Circuit(
             5,
             [
-                _copy("L0.H0", 0, first=1),
-                _copy("L0.H3", 1, second=1),
-                _copy("L0.H2", 2, answer=2, seen=1),
-                _copy("L1.H1", 2, answer=2, unless="there"),
-                _copy("L2.H1", 0, answer=-1),
-                _copy("L2.H3", 3, answer=1),
+                copy("L0.H0", 0, first=1),
+                copy("L0.H3", 1, second=1),
+                copy("L0.H2", 2, answer=2, seen=1),
+                copy("L1.H1", 2, answer=2, unless="there"),
+                copy("L2.H1", 0, answer=-1),
+                copy("L2.H3", 3, answer=1),
             ],
             [
                 Gate(1, "or", ("first", "second"), {ANSWER: 3}),
                 Gate(0, "size", ("seen",), {"there": 1}),
             ],
-            [_copy("L1.H0", 4, idle=1.0)],
+            [copy("L1.H0", 4, idle=1.0)],
         ),
         Population(5, _cues(0, 1, 2, 3)),
     ),
@@ -256,17 +246,5 @@ CATALOGUE: Mapping[str, Planted] = _catalogue()
 
 
 def planted_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A planted transformer of the catalogue, written to a folder and loaded.
-
-    Args:
-        name: one of `CATALOGUE`.
-        folder: for the checkpoint.
-        seed: seed of the texts.
-        device: where the model goes.
-
-    Raises:
-        InputError: there is no planted transformer of that name.
-    """
-    if name not in CATALOGUE:
-        raise InputError(f"planted: {name!r} is no case; expected one of {', '.join(CATALOGUE)}")
+    """A planted transformer of the `CATALOGUE`, written to a folder and loaded."""
     return CATALOGUE[name].case(name, folder, seed=seed, device=device)

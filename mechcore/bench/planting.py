@@ -1,10 +1,6 @@
 """Transformers that run a circuit by construction, as ordinary Hugging Face checkpoints.
 
-Every feature of the circuit is a direction of the residual stream, all of them orthogonal, in a
-random basis. Without noise, heads and MLPs put out exactly what the circuit says; with norms, up to
-a thousandth: one direction holds a constant so large that the norm of the stream hardly changes,
-and the norms' weights make up for it. Without norms, their epsilon is so large that they do
-nothing.
+Every feature of the circuit is a direction of the residual stream, in a random orthogonal basis.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ from transformers import (
 )
 
 from mechcore.bench.circuit import ANSWER, SHARP, Circuit, Relay
-from mechcore.errors import InputError
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.worlds.words import SPECIALS, word_tokenizer
 
@@ -56,8 +51,7 @@ class Form:
         family: ``"encoder"``, a BERT classifier that answers at its first token, or ``"decoder"``,
             a GPT-2 classifier that answers at its last.
         norms: whether its norms do anything.
-        noise: standard deviation of normal noise in all weights of layers, in units of the weights
-            that copy; weights that read the stream have none along the constant direction.
+        noise: standard deviation of noise in the weights, in units of the weights that copy.
         n_layers: layers.
         n_heads: heads of a layer.
         d_model: width of the stream.
@@ -93,19 +87,8 @@ class _Weights:
 
 
 def plant(circuit: Circuit, folder: str | Path, form: Form | None = None) -> None:
-    """Write a classifier that runs a circuit, with its tokenizer, as a checkpoint.
-
-    Args:
-        circuit: what it is to compute.
-        folder: for the checkpoint.
-        form: of the transformer.
-
-    Raises:
-        InputError: the circuit does not fit into the transformer.
-    """
-    form = form or Form()
-    _check_fits(circuit, form)
-    model = planted_model(circuit, form)
+    """Write a classifier that runs a circuit, with its tokenizer, as a checkpoint."""
+    model = planted_model(circuit, form or Form())
     with without_bars():
         model.save_pretrained(folder)
     tokenizer_of().save_pretrained(folder)
@@ -137,27 +120,6 @@ def planted_model(circuit: Circuit, form: Form) -> PreTrainedModel:
         if "LayerNorm" in name or ".ln_" in name:
             torch.nn.init.constant_(parameter, scale if name.endswith("weight") else 0.0)
     return model
-
-
-def _check_fits(circuit: Circuit, form: Form) -> None:
-    n_positions = circuit.n_slots + 2 + MOST_FILLERS
-    needed = 3 + n_positions + len(circuit.features)
-    if needed > form.d_model or n_positions > form.d_head:
-        raise InputError(
-            f"planting: a stream of {form.d_model} dimensions and heads of {form.d_head}; this "
-            f"circuit needs at least {needed} and {n_positions}"
-        )
-    for planted in (*circuit.heads, *circuit.distractors):
-        head = planted.head
-        if head.head is None or head.layer >= form.n_layers or head.head >= form.n_heads:
-            raise InputError(
-                f"planting: {head} is in the circuit; expected heads of {form.n_layers} layers "
-                f"with {form.n_heads} heads each"
-            )
-    if circuit.n_layers > form.n_layers:
-        raise InputError(
-            f"planting: the circuit needs {circuit.n_layers} layers, the form has {form.n_layers}"
-        )
 
 
 def _basis(d_model: int, generator: torch.Generator) -> Float[Tensor, "direction d_model"]:

@@ -1,7 +1,6 @@
 """Texts of planted transformers: what their slots say of the label, and what is true of all texts.
 
-The population is small enough to be listed: every combination of the values of the slots with its
-probability. So what a circuit loses with parts of it ablated is known exactly, see `Oracle`.
+The population is small enough to be listed, so that the truth is exact, see `Oracle`.
 """
 
 from __future__ import annotations
@@ -52,19 +51,6 @@ class Population:
         for first, second in self.agreeing:
             values[:, second] = values[:, first] * labels
         return values, labels
-
-    def opposite(self, values: Int[np.ndarray, "text slot"]) -> Int[np.ndarray, "text slot"]:
-        """Slots of texts of the other label, as likely as these.
-
-        Every slot is turned, but for the second of two that agree or differ with the label.
-
-        Args:
-            values: values of the slots of texts.
-        """
-        turned = -values
-        for first, second in self.agreeing:
-            turned[:, second] = turned[:, first] * -values[:, first] * values[:, second]
-        return turned
 
     def every(self, domain: Domain) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All values of the slots [text, slot], labels and probabilities [text]."""

@@ -1,20 +1,4 @@
-"""Ways to predict interactions of pairs that the benchmark compares, and no search offers.
-
-With M the mean margin as a function of mask values, the interaction of a pair is
-
-    M(1, 1) - M(0, 1) - M(1, 0) + M(0, 0),
-
-which is the integral of d2M / dm_a dm_b over the unit square. So that derivative at the full model
-(`hessian`) predicts it, as exactly as the derivative is the same all over the square. One backward
-pass through a backward pass is a row of the matrix of derivatives, so that one per component gives
-all pairs. Screening is the integral along one side of the square: it ablates a component in full,
-where this changes it infinitesimally. A model whose only curvature are kinks (ReLU, piecewise
-linear) has derivatives of 0 nearly everywhere; no prediction can be made from those.
-
-`proxy` is a model of the interactions of random sets, taken to be the sum of their pairs'; what
-terms of three and more explain goes astray into these. `co_ablation` is how much more ablating one
-component does when another is gone.
-"""
+"""Ways to predict interactions of pairs that the benchmark compares, and no search offers."""
 
 from __future__ import annotations
 
@@ -51,8 +35,7 @@ _FOLDS = 5
 def hessian(request: PairRequest) -> Predictions:
     """From the mixed second derivatives at the full model.
 
-    Raises:
-        InputError: labels and classes cannot be matched.
+    The interaction is the integral of that derivative over the unit square of the two mask values.
     """
     return _along(request, torch.ones(1), torch.ones(1))
 
@@ -60,13 +43,8 @@ def hessian(request: PairRequest) -> Predictions:
 def integrated_hessian(request: PairRequest) -> Predictions:
     """From those derivatives between the full model and the one without any of the components.
 
-    All mask values go down together. Weights are those of integrated Hessians (Janizek et al.,
-    arXiv 2002.04138), -t log t where mask values are t, but add up to one, so that the prediction
-    is exact where the margin is quadratic in mask values; points are the middles of `N_POINTS`
-    equal parts of the way.
-
-    Raises:
-        InputError: labels and classes cannot be matched.
+    Weights are those of integrated Hessians (Janizek et al., arXiv 2002.04138), -t log t where mask
+    values are t, but add up to one, so that it is exact where the margin is quadratic in them.
     """
     points = (torch.arange(N_POINTS) + 0.5) / N_POINTS
     weights = -points * points.log()
@@ -109,14 +87,10 @@ def _derivatives(
 
 
 def proxy(request: PairRequest) -> Predictions:
-    """From a lasso on the interactions of random sets, its penalty chosen by cross-validation.
-
-    Components are ablated alone, and in `N_SETS` sets of 2 to `LARGEST`, all sizes as likely; one
-    drawn twice counts once.
+    """From a lasso on the interactions of `N_SETS` random sets of 2 to `LARGEST` components.
 
     Raises:
-        InputError: labels and classes cannot be matched, or there are too few different sets for
-            cross-validation.
+        InputError: there are too few different sets for cross-validation.
     """
     components, rng = list(request.components), np.random.default_rng(request.seed)
     sizes = rng.integers(2, min(LARGEST, len(components)), N_SETS, endpoint=True)
@@ -140,17 +114,9 @@ def proxy(request: PairRequest) -> Predictions:
 def co_ablation(request: PairRequest) -> Predictions:
     """How much more ablating one changes the answers when the other is gone (CoAx).
 
-    Conditional co-ablation (Gong et al., arXiv 2607.01940) of a component b for the seed {a}:
-    E(z_a - z_ab) - E(z - z_b), where z are logits and E is the energy of a change of them, its
-    variance under the full model's answers, averaged over examples. It needs no labels, and finds
-    backups, which do nothing until another component is gone. Energies are halved here, so that
-    they are KL divergences to second order, and both orders of a pair are averaged. The result
-    ranks pairs as a prediction of interactions would, with the other sign, as these are lowest
-    where pairs do most together, but does not estimate those of the margin: a change of the answers
-    counts whether it is for better or worse.
-
-    Raises:
-        InputError: labels and classes cannot be matched.
+    Conditional co-ablation (Gong et al., arXiv 2607.01940) of b for the seed {a} is
+    E(z_a - z_ab) - E(z - z_b), where z are logits and E the variance of a change of them under the
+    full model's answers, here halved. Both orders are averaged, with the sign of interactions.
     """
     ablated = request.ablate([*request.singles, *request.pairs])
     full = ablated.full.logits.double().numpy()

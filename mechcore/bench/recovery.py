@@ -1,9 +1,6 @@
 """How well methods recover what is true of models, and what that costs them.
 
-Every method gets the same model, texts and means. Rankings are compared with the true components:
-AUROC, the edit distance of a mask of as many components as are true, and how faithful circuits of
-their first components are (CPR and CMD on fresh texts). Predicted interactions are compared with
-the true ones: AUROC, and signs.
+Every method gets the same model, texts and means; docs/results/known-truth.md has the figures.
 """
 
 from __future__ import annotations
@@ -85,14 +82,7 @@ def recovered_nodes(
     schedule: PruneSettings | None = None,
     batch_size: int = 128,
 ) -> pd.DataFrame:
-    """How well methods find a case's components: the columns of `NODES`, a row per method.
-
-    Args:
-        case: a model of known truth.
-        methods: names of `mechcore.bench.methods.RANKERS`, or `WITH_PAIRS`.
-        seed: seed of what methods draw.
-        schedule: of L0 pruning; the preset ``"thorough"`` by default.
-        batch_size: texts of a forward of sweeps.
+    """How well methods (of `RANKERS`, or `WITH_PAIRS`) find a case's components; as in `NODES`.
 
     Raises:
         InputError: a method is unknown, or all components of the case are true.
@@ -184,22 +174,10 @@ def _pair_request(
 def recovered_pairs(
     case: Case, methods: Iterable[str], *, seed: int = 0, batch_size: int = 128
 ) -> pd.DataFrame:
-    """How well methods find a case's interactions, in domain, for which the truth has them.
+    """How well methods (of `PREDICTORS`) find a case's interactions in domain; as in `PAIRS`.
 
-    Predictions that are rounding count as 0, which ties with all others of 0 and has the wrong
-    sign: of most pairs exactly 0 is predicted, and rounding would rank above them all. Rounding is
-    less than a millionth of a nat, so that a method all of whose predictions are rounding finds
-    nothing; of a method that predicts in another unit, such as co-ablation with its variances of
-    logits, it is less than a millionth of its largest prediction.
-
-    Args:
-        case: a model of known truth, of which interactions are known.
-        methods: names of `mechcore.bench.methods.PREDICTORS`.
-        seed: seed of what methods draw.
-        batch_size: texts of a forward.
-
-    Returns:
-        The columns of `PAIRS`, a row per method; none where no pair interacts.
+    Predictions that are rounding count as 0: under a millionth of a nat or, in another unit, of the
+    largest prediction. There are no rows where no pair interacts.
 
     Raises:
         InputError: a method is unknown.
@@ -239,19 +217,9 @@ _RANGES = {"auroc": (0, 1), "signs": (0, 1), "cpr": (-np.inf, np.inf), "cmd": (0
 
 
 def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
-    """Means over circuits and programs, each counting the same, with intervals over them.
+    """Means over circuits and programs, with intervals over them, best by the first column first.
 
-    The forms of one circuit (encoder, decoder, with noise) and repetitions with other seeds are
-    alike, so that an interval over them would be too short; they are averaged first.
-
-    Args:
-        table: of `recovered_nodes` or `recovered_pairs`, of several cases.
-        columns: to be averaged.
-        seed: seed of the resamples.
-
-    Returns:
-        One row per method, the best first by the first of the columns: method, n_circuits, each
-        column with its ``_low`` and ``_high``, and mean forwards and backwards.
+    The forms of one circuit and repetitions with other seeds are alike; they are averaged first.
     """
     circuit = table["case"].str.replace(_FORM, "", regex=True)
     by_case = (

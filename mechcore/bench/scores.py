@@ -23,10 +23,6 @@ Ranking: TypeAlias = Tensor | np.ndarray
 def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
     """The score of every component.
 
-    Args:
-        scores: the ranking.
-        shape: shape of the model.
-
     Raises:
         InputError: a score is NaN or infinite.
         MismatchError: the ranking has the shape of another model.
@@ -45,12 +41,6 @@ def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
 def node_auroc(scores: Ranking, truth: Truth, shape: ModelShape) -> float:
     """Probability that a true component is ranked above another one; ties count half.
 
-    Args:
-        scores: the ranking; larger is more likely to be true, so that of signed scores the
-            absolute values may be meant.
-        truth: what is true.
-        shape: shape of the model.
-
     Raises:
         InputError: a score is missing, NaN or infinite, or all or none of the components are true.
         MismatchError: the ranking has the shape of another model.
@@ -59,11 +49,7 @@ def node_auroc(scores: Ranking, truth: Truth, shape: ModelShape) -> float:
 
 
 def pair_auroc(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
-    """Probability that a truly interacting pair has a larger predicted interaction than another.
-
-    Args:
-        predicted: interactions of the pairs in question; they are compared by size, without sign.
-        truth: what is true; pairs of other components are not interacting.
+    """Probability that a truly interacting pair has a larger prediction, by size, than another.
 
     Raises:
         InputError: see `node_auroc`; or the truth says nothing of interactions.
@@ -74,13 +60,7 @@ def pair_auroc(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
 
 
 def sign_accuracy(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
-    """Share of truly interacting pairs whose predicted interaction has the right sign.
-
-    A prediction of 0 has the wrong one.
-
-    Args:
-        predicted: interactions of all truly interacting pairs, and perhaps of others.
-        truth: what is true.
+    """Share of truly interacting pairs whose predicted interaction has the right sign; 0 has none.
 
     Raises:
         InputError: a prediction is missing, NaN or infinite, no pair truly interacts, or the truth
@@ -97,10 +77,6 @@ def sign_accuracy(predicted: Mapping[ComponentSet, float], truth: Truth) -> floa
 
 def mask_distance(mask: Mask, truth: Truth) -> int:
     """Components to drop from what a mask keeps, and to add, until they are the true ones.
-
-    Args:
-        mask: of zeros and ones.
-        truth: what is true.
 
     Raises:
         InputError: the mask is batched or continuous, or a true component is not among its own.

@@ -1,8 +1,6 @@
 """Cases of known truth whose models were trained to follow a program (benchmarks/known_truth).
 
-The models are under ``data/known_truth``, each an ordinary Hugging Face checkpoint with its texts
-(``texts.parquet``), what is true of it (``truth.json``), and how it was trained and how well it
-follows its program (``measured.json``).
+Each folder has a checkpoint, its texts, what is true (``truth.json``), and ``measured.json``.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from transformers import PreTrainedTokenizerBase
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Case, Truth
@@ -45,12 +42,7 @@ def case_dir(name: str) -> Path:
 
 
 def trained_truth(name: str) -> Truth:
-    """What is true of a case's model.
-
-    Raises:
-        InputError: there is no such case.
-        MechcoreError: the embedded data is missing.
-    """
+    """What is true of a case's model."""
     stored = json.loads((case_dir(name) / TRUTH_FILE).read_text(encoding="utf-8"))
 
     def some(part: str) -> frozenset[Component] | None:
@@ -65,15 +57,7 @@ def trained_truth(name: str) -> Truth:
 
 
 def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A model that was trained to follow a program, with texts.
-
-    Texts of out-of-domain data and the untypical ones of training data are the subset
-    ``untypical``, where the program has any.
-
-    Args:
-        name: one of `TRAINED`.
-        seed: seed of the choice among the texts of the file; 0 takes the first ones.
-        device: where the model goes.
+    """A model that was trained to follow a program, with texts; seed 0 takes the first of the file.
 
     Raises:
         InputError: there is no such case.
@@ -82,18 +66,10 @@ def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
     folder, truth = case_dir(name), trained_truth(name)
     tokenizer = load_tokenizer(folder)
     data: dict[str, EncodedExamples] = {}
-    pairs: dict[str, EncodedExamples] = {}
     for split, texts in pd.read_parquet(folder / TEXTS_FILE).groupby("split", sort=False):
         n, generator = SIZES[str(split)], np.random.default_rng(seed)
         rows = texts.head(n) if seed == 0 else texts.sample(n, random_state=generator)
-        data[str(split)] = _encoded(f"{name} {split}", rows, "", tokenizer)
-        pairs[str(split)] = _encoded(f"{name} {split} pairs", rows, "pair_", tokenizer)
-    return Case(name, load_model(folder, device=device), data, truth, pairs)
-
-
-def _encoded(
-    name: str, rows: pd.DataFrame, prefix: str, tokenizer: PreTrainedTokenizerBase
-) -> EncodedExamples:
-    text, label, subset = (rows[prefix + part].tolist() for part in ("text", "label", "subset"))
-    frame = pd.DataFrame({"text_a": text, "text_b": "", "label": label, "subset": subset})
-    return encode(Examples(name, frame), tokenizer, max_length=_MAX_LENGTH, truncate=False)
+        frame = rows[["text", "label", "subset"]].rename(columns={"text": "text_a"})
+        examples = Examples(f"{name} {split}", frame.assign(text_b="").reset_index(drop=True))
+        data[str(split)] = encode(examples, tokenizer, max_length=_MAX_LENGTH, truncate=False)
+    return Case(name, load_model(folder, device=device), data, truth)

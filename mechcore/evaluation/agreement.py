@@ -1,12 +1,6 @@
 """How far two rankings agree, and how far other examples would give the same ranking.
 
-A ranking of things (components, sets of them) by a mean over examples is compared with those from
-bootstrap resamples of the examples, and between random halves of them. Halves share no example:
-they agree as two data sets of half the size would. Resamples share most of theirs with the
-examples they are drawn from, so even a ranking by noise alone agrees with its resamples, with a
-rho of about 0.7. Examples that share a text are taken as independent: where many do, resamples and
-halves agree better than data with other texts would. Where clusters are known, the values are their
-sums.
+Halves share no example; resamples share most, so that noise agrees with its own by about 0.7.
 """
 
 from __future__ import annotations
@@ -33,10 +27,7 @@ SHUFFLES = 9999
 def spearman(
     first: Float[np.ndarray, "thing column"], second: Float[np.ndarray, "thing column"]
 ) -> Float[np.ndarray, " column"]:
-    """Spearman's rho of every column with that of the other; NaN where one is constant.
-
-    Ties share their mean rank; a single second column is compared with all of the first.
-    """
+    """Spearman's rho of every column with that of the other, or its one; NaN for a constant."""
     a, b = (stats.rankdata(part, axis=0) - (len(part) + 1) / 2 for part in (first, second))
     with np.errstate(invalid="ignore"):
         rho: np.ndarray = (a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))
@@ -44,11 +35,9 @@ def spearman(
 
 
 def rank_values(x: OfThings, y: Values) -> Values:
-    """Spearman's rho of ``x`` with every row plus the influence of each thing on it.
+    """Spearman's rho of ``x`` with every row plus the influence of each thing on it (Hampel, 1974).
 
-    The influence is what a little more weight on a thing changes, and averages 0 (Hampel, Journal
-    of the American Statistical Association 69, 1974). So the mean of these values is rho, and its
-    interval and p are those of a mean. NaN where ``x`` or a row is constant.
+    Their mean is rho, and its interval and p are those of a mean. NaN for a constant.
     """
     a, above_x = _ranked(x)
     aa = a * a + 2 * above_x(a)
@@ -99,10 +88,7 @@ def permuted_within(
 
 
 def spearman_brown(rho: float) -> float:
-    """What halves of the examples that agree so far predict for all: 2 rho / (1 + rho).
-
-    NaN below 0, where the formula has no meaning.
-    """
+    """What halves of the examples that agree so far predict for all; NaN below 0."""
     return 2 * rho / (1 + rho) if rho >= 0 else float("nan")
 
 
@@ -121,11 +107,7 @@ def jaccard_by_chance(n: int, k: int) -> float:
 def largest(
     values: Float[np.ndarray, "thing column"], k: int, generator: np.random.Generator
 ) -> Bool[np.ndarray, "thing column"]:
-    """Which things are the ``k`` largest of every column.
-
-    Ties are broken at random and in every column anew, so that things in a row because they are
-    equal do not count as found again.
-    """
+    """Which things are the ``k`` largest of every column, with ties broken at random in each."""
     order = np.lexsort((generator.random(values.shape), values), axis=0)
     flags = np.zeros(values.shape, dtype=bool)
     np.put_along_axis(flags, order[len(values) - k :], True, axis=0)
@@ -144,11 +126,7 @@ def resampled(
 def halved(
     values: Float[np.ndarray, "thing example"], n_splits: int, generator: np.random.Generator
 ) -> tuple[Float[np.ndarray, "thing split"], Float[np.ndarray, "thing split"]]:
-    """Sums over two random halves of the examples, split again and again.
-
-    Of an odd number the second half has one example more. Each example is drawn by itself: those
-    that share a text, which `mechcore.data.examples.half_rows` keeps together, may be apart.
-    """
+    """Sums over two random halves of the examples, drawn one by one, split again and again."""
     n = values.shape[1]
     first = np.arange(n) < n // 2
     sums = _sums(

@@ -19,17 +19,10 @@ _GRID = 512
 def fit_biases(
     scores: Float[np.ndarray, "set example label"], label: Int[np.ndarray, " example"]
 ) -> Float[np.ndarray, "set label"]:
-    """One bias per label, in nats, for the best balanced accuracy.
+    """One bias per label, in nats, for the best balanced accuracy, smoothed over the scores.
 
-    They maximise balanced accuracy itself, smoothed by a Gaussian kernel over the scores. The
-    likelihood of the biases has its maximum elsewhere where scores are overconfident, as they are
-    out of domain: it makes the model say each label as often as it occurs, even if that costs
-    accuracy, and then the estimation error of the biases shows in the accuracy, which intervals
-    over examples do not cover. At a maximum of the accuracy this error does not matter in first
-    order. Without smoothing the fitted maximum is that of noise.
-
-    Two labels have one free bias, and its maximum is searched over all values; of more labels each
-    bias is maximised in turn, given the others.
+    docs/concepts/recalibration.md says why not the likeliest. Of two labels the maximum is searched
+    over all values; of more labels each bias is maximised in turn, given the others.
     """
     n_labels = scores.shape[-1]
     weights = 1 / np.bincount(label)[label]

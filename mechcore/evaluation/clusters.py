@@ -1,26 +1,24 @@
 """Examples that go together: templates, premises, near-copies; and what intervals are for.
 
-The mean over n examples in G clusters has the error of its clusters' sums (Liang and Zeger,
-Biometrika 73, 1986), each corrected for its own share of the mean (CR2: Bell and McCaffrey, Survey
-Methodology 28, 2002). Student's t has their degrees of freedom under clusters that differ: G - 1
-where all have the same size, fewer where some are far larger. Examples alone are clusters of one.
-
-There are two populations that an interval may be for:
-
-- ``"clusters"``: other clusters, such as other templates, each with its texts;
-- ``"texts"``: other texts of these subsets, drawn one by one within each.
+See docs/concepts/clusters.md. Examples alone are clusters of one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from mechcore.errors import InputError
 from mechcore.showing import Shown
+
+Rows: TypeAlias = Float[np.ndarray, "row example"]
+ByRow: TypeAlias = Float[np.ndarray, " row"]
+Sums: TypeAlias = Float[np.ndarray, "row cluster"]
+Sizes: TypeAlias = Float[np.ndarray, " cluster"]
+Resamples: TypeAlias = Float[np.ndarray, "row resample"]
 
 FEWEST = 8
 """Clusters under which there is no interval: fewer do not show how much clusters differ."""
@@ -40,11 +38,7 @@ class Sample(Shown):
 
     @classmethod
     def of(cls, clusters: Any, n: int) -> Sample:
-        """From a sample, or the clusters of ``n`` examples under any names; None: each its own.
-
-        Raises:
-            InputError: there are not as many as examples.
-        """
+        """From a sample, or the clusters of ``n`` examples under any names; None: each its own."""
         if clusters is None or isinstance(clusters, Sample):
             return clusters or cls()
         names = np.asarray(clusters)
@@ -68,25 +62,18 @@ class Sample(Shown):
             return ""
         return f"{n} cluster{'s' * (n != 1)}: an interval for others needs at least {FEWEST}"
 
-    def totals(
-        self, values: Float[np.ndarray, "row example"]
-    ) -> tuple[Float[np.ndarray, "row cluster"], Float[np.ndarray, " cluster"]]:
-        """Sums of the values over every cluster, and how many examples each has.
-
-        Values in strata are first freed of the differences between these, which do not change.
-        """
+    def totals(self, values: Rows) -> tuple[Sums, Sizes]:
+        """Sums over clusters, and their sizes; of strata without the differences between these."""
         if self.strata is not None:
             values = _within(values, self.strata)
         if self.clusters is None:
             return values, np.ones(values.shape[1])
-        number = np.unique(self.clusters, return_inverse=True)[1].reshape(-1)
-        order = np.argsort(number, kind="stable")
-        sizes = np.bincount(number)
-        starts = np.concatenate([[0], sizes.cumsum()[:-1]])
+        order = np.argsort(self.clusters, kind="stable")
+        _, starts, sizes = np.unique(self.clusters[order], return_index=True, return_counts=True)
         return np.add.reduceat(values[:, order], starts, axis=1), sizes.astype(float)
 
 
-def degrees_of_freedom(sizes: Float[np.ndarray, " cluster"]) -> float:
+def degrees_of_freedom(sizes: Sizes) -> float:
     """Of the error of a mean over clusters of these sizes, if clusters differ (Satterthwaite)."""
     w = sizes / sizes.sum()
     a, s = w**2 / (1 - w), (w**2).sum()
@@ -98,17 +85,14 @@ def degrees_of_freedom(sizes: Float[np.ndarray, " cluster"]) -> float:
 
 
 def covariance(
-    first: Float[np.ndarray, "row cluster"],
-    second: Float[np.ndarray, "row cluster"],
-    sizes: Float[np.ndarray, " cluster"],
-    *,
-    answers: bool = False,
-    same: bool = True,
-) -> Float[np.ndarray, " row"]:
+    first: Sums, second: Sums, sizes: Sizes, *, answers: bool = False, same: bool = True
+) -> ByRow:
     """Covariances of two means over the same examples, from `Sample.totals`.
 
-    With ``answers``, two more examples count: half of one for, half of one against, one neither,
-    for both values where they are the ``same``.
+    They are those of clusters' sums (Liang and Zeger, Biometrika 73, 1986), each corrected for its
+    own share of the mean (CR2: Bell and McCaffrey, Survey Methodology 28, 2002). With ``answers``,
+    two examples more count: half of one for, half of one against, one neither, for both values
+    where they are the ``same``.
     """
     n = sizes.sum()
     more = 2 if answers else 0
@@ -121,10 +105,8 @@ def covariance(
 
 
 def resampled(
-    sums: Float[np.ndarray, "row cluster"],
-    sizes: Float[np.ndarray, " cluster"],
-    counts: Float[np.ndarray, "cluster resample"],
-) -> tuple[Float[np.ndarray, "row resample"], Float[np.ndarray, "row resample"]]:
+    sums: Sums, sizes: Sizes, counts: Float[np.ndarray, "cluster resample"]
+) -> tuple[Resamples, Resamples]:
     """Means of resamples less that of all, and the variances about them, of one example."""
     residuals = sums - sizes * (sums.sum(1, keepdims=True) / sizes.sum())
     n = sizes @ counts
@@ -143,9 +125,7 @@ def drawn_clusters(
     return np.stack(draws, axis=1)
 
 
-def _within(
-    values: Float[np.ndarray, "row example"], strata: np.ndarray
-) -> Float[np.ndarray, "row example"]:
+def _within(values: Rows, strata: np.ndarray) -> Rows:
     """Values of the same means that differ as those of each stratum differ."""
     number = np.unique(strata.astype(str), return_inverse=True)[1].reshape(-1)
     alike = np.empty(values.shape)

@@ -16,8 +16,7 @@ from torch import Tensor
 class Cost:
     """Passes of the whole model for each example.
 
-    A forward pass that begins where another has been, as in sweeps, counts in full; a backward pass
-    through a backward pass counts twice, as it goes back through the forward pass, too.
+    A resumed forward pass counts in full, and a backward pass through a backward pass twice.
     """
 
     forwards: float = 0.0
@@ -34,15 +33,10 @@ _watching: weakref.WeakKeyDictionary[Any, list[Callable[[Tensor, int], None]]] =
 
 @contextmanager
 def counted(model: Any, n_examples: int) -> Iterator[Cost]:
-    """Count the passes of a model inside the block, whatever it is that calls the model.
+    """Count the passes of a model for each of ``n_examples`` inside the block.
 
-    One text under one mask is one pass; so is each beginning that is asked for where answers have
-    several tokens. Layers that are called by themselves, as by the sharing engines of sweeps, are
-    not counted, but those of masks that are trained are (`count_passes`).
-
-    Args:
-        model: any TransformerLens model.
-        n_examples: that the cost is shared by.
+    One text (or beginning of an answer) under one mask is one pass. Layers that are called by
+    themselves, as in sweeps, are not counted, but those of masks in training (`count_passes`) are.
 
     >>> with counted(model, len(request.data)) as cost:  # doctest: +SKIP
     ...     METHODS["ugs"](request)

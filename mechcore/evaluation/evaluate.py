@@ -44,11 +44,7 @@ CLASS_METRICS: tuple[ClassMetric, ...] = get_args(ClassMetric)
 
 
 def check_metric(metric: str) -> None:
-    """Make sure that there is such a metric.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Raise an InputError unless the metric is accuracy or margin."""
     if metric not in CLASS_METRICS:
         raise InputError(f"metric is {metric!r}; expected {' or '.join(map(repr, CLASS_METRICS))}")
 
@@ -66,11 +62,7 @@ class Sampled(Shown):
         return list(dict.fromkeys(self.subsets.tolist()))
 
     def samples(self, rows: Any = slice(None)) -> dict[str, Sample]:
-        """How these examples were drawn, by what the names of the ends of intervals begin with.
-
-        ``""`` for the population that intervals are for; where there are clusters, ``"other_"`` for
-        the other of the two.
-        """
+        """How examples were drawn; ``"other_"`` is for the other population than intervals are."""
         if self.clusters is None:
             return {"": Sample()}
         both = [Sample(self.clusters[rows]), Sample(strata=self.subsets[rows])]
@@ -84,8 +76,7 @@ class Sampled(Shown):
         """Which examples are in every subset, in all of them, and in groups of subsets.
 
         Raises:
-            InputError: a group names an unknown subset, or is called as a subset or all examples
-                are.
+            InputError: a group names an unknown subset, or has the name of one or of all examples.
         """
         names = self.subset_names
         members = {name: self.subsets == name for name in names}
@@ -107,17 +98,16 @@ class Evaluation(Sampled):
     """What a model answered, example by example, in the order of the data.
 
     Attributes:
-        logits: [example, class]; of the answer tokens for language models, or log-probabilities of
-            answers of several tokens.
+        logits: [example, class]; log-probabilities for answers of several tokens.
         correct_classes: which classes count as correct, [example, class].
         subsets: subset of every example.
         mapping: how labels were matched to classes, in words.
-        clusters: number of the cluster of every example, where these are known.
-        population: what intervals are for where they are, see `mechcore.evaluation.clusters`.
+        clusters: number of the cluster of every example, if known.
+        population: what intervals are for, see `mechcore.evaluation.clusters`.
 
     Raises:
-        NotFiniteError: logits are not finite. Minus infinity is allowed for a class that has it in
-            every example and is correct in none.
+        NotFiniteError: a logit is not finite, except minus infinity for a class that always has it
+            and is never correct.
     """
 
     logits: Float[Tensor, "example cls"]
@@ -175,11 +165,9 @@ class Evaluation(Sampled):
 
     def part(self, rows: Any) -> Evaluation:
         """The answers to these examples, in the order given; one may be there several times."""
-        logits, correct = self.logits[rows], self.correct_classes[rows]
-        clusters = None if self.clusters is None else self.clusters[rows]
-        subsets = self.subsets[rows]
-        changes: dict[str, Any] = {"correct_classes": correct, "subsets": subsets}
-        return replace(self, logits=logits, clusters=clusters, **changes)
+        names = ("logits", "correct_classes", "subsets", "clusters")
+        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return replace(self, **{k: None if v is None else v[rows] for k, v in parts.items()})
 
     def table(self) -> pd.DataFrame:
         """One row per subset and one for all examples: subset, n, accuracy, margin (nats)."""
@@ -249,22 +237,18 @@ def evaluate(
 
     Args:
         model: any TransformerLens model.
-        data: examples of any form, see `mechcore.data.given`; or batches, dicts of tokenizer
-            outputs with ``labels`` (also those of a ``DataLoader``): class indices for
-            classifiers, token ids [batch] for language models, read after the last real position.
-        mask: components to mask; a batched mask gives one result per mask.
+        data: examples of any form, see `mechcore.data.given`; or batches of tokenizer outputs with
+            ``labels`` [batch]: class indices, or the token ids that follow the last real position.
+        mask: components to mask.
         means: the model's mean activations, see `mechcore.masked`.
         fill: what replaces ablated outputs, see `mechcore.masked`.
-        class_names: names of the classifier's classes in index order, in place of its own
-            ``id2label``.
-        in_domain: whether an accuracy under chance points to a wrong label mapping and is worth
-            a warning; pass False for out-of-domain data, where it is a finding. It also says which
-            split of a task is meant.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
+        in_domain: which split of a task is meant, and whether an accuracy under chance warns.
         batch_size: examples per batch, for encoded examples.
         seed: of the draws of ``fill="resample"``.
 
     Returns:
-        An `Evaluation`, or a list of them for a batched mask.
+        An `Evaluation`, or a list of them, one per mask, for a batched mask.
 
     Raises:
         InputError: labels are missing or cannot be matched to the model's classes.
@@ -365,27 +349,16 @@ def paired_change(
     metric: ClassMetric = "accuracy",
     **statistics: Unpack[Statistics],
 ) -> Interval:
-    """Metric of ``other`` minus metric of ``full`` on the same examples.
-
-    The interval is paired, of differences example by example, and for the population of ``full``.
-
-    Args:
-        full: the whole model's evaluation.
-        other: that of the model with something missing, on the same examples.
-        metric: ``"accuracy"`` (a share) or ``"margin"`` (nats).
-        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
+    """Accuracy (a share) or margin (nats) of ``other`` minus that of ``full``, paired by example.
 
     Raises:
         InputError: the two are not evaluations of the same examples, or the metric is unknown.
     """
-    same = full.correct_classes.shape == other.correct_classes.shape and bool(
-        (full.correct_classes == other.correct_classes).all()
-    )
-    if not same:
+    if not torch.equal(full.correct_classes, other.correct_classes):
         raise InputError(
             f"paired change: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
             "with different labels; expected two evaluations of the same examples"
         )
     changes, sample = other.values(metric) - full.values(metric), full.samples()[""]
-    answers = metric == "accuracy"
-    return mean_intervals(changes[None], answers=answers, clusters=sample, **statistics)[0]
+    options: dict[str, Any] = {"answers": metric == "accuracy", "clusters": sample}
+    return mean_intervals(changes[None], **options, **statistics)[0]

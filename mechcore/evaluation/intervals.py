@@ -1,10 +1,6 @@
-"""Intervals of means over examples that hold what they say with few examples, too.
+"""Intervals of means over examples, or over clusters of them, that hold with few examples, too.
 
-The percentile bootstrap does not: it is too short for skewed values, and where none of 30 answers
-changes it says that none ever does. Coverage of all of these: ``benchmarks/interval_coverage.py``.
-
-Examples may go together in clusters, see `mechcore.evaluation.clusters`; each is its own where
-none are given. Under 8 clusters there is no interval.
+``benchmarks/interval_coverage.py`` measures their coverage. Under 8 clusters there is none.
 """
 
 from __future__ import annotations
@@ -15,17 +11,24 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from scipy import stats
 
 from mechcore.errors import InputError
 from mechcore.evaluation.clusters import (
+    ByRow,
+    Resamples,
+    Rows,
     Sample,
+    Sizes,
+    Sums,
     covariance,
     degrees_of_freedom,
     drawn_clusters,
     resampled,
 )
+
+LEVEL = 0.95
 
 _BLOCK = 64
 """Bootstrap resamples that are multiplied at once."""
@@ -44,11 +47,7 @@ class Statistics(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with an interval.
-
-    The ends are NaN where no interval is known: one example does not say how much examples differ,
-    and a few clusters do not say how much clusters do.
-    """
+    """A mean with an interval; its ends are NaN for one example, or too few clusters."""
 
     mean: float
     low: float
@@ -60,34 +59,23 @@ class Interval:
 
 
 def mean_intervals(
-    values: Float[np.ndarray, "row example"],
+    values: Rows,
     *,
     answers: bool = False,
     clusters: Any = None,
     n_resamples: int = 1000,
-    level: float = 0.95,
+    level: float = LEVEL,
     seed: int = 0,
 ) -> list[Interval]:
-    """Intervals of the means of several rows, from the same resamples of examples.
+    """Intervals of the means of several rows, from the same bootstrap resamples of examples.
 
-    For paired intervals of differences, pass the differences example by example. A single example
-    has no interval: its ends are NaN.
+    - Measured values: at each end the wider of Student's t and of the bootstrap-t (Efron and
+      Tibshirani, 1993, section 12.5), but at most three times the former.
+    - Differences of ``answers``, right (1) or wrong (0): Student's t after two more examples, half
+      of one for, half of one against, and one that is neither (Agresti and Min, Statistics in
+      Medicine 24, 2005); over clusters the wider of this and of the bootstrap-t.
 
-    - Measured values: at each end the wider of Student's t and of the bootstrap-t, which takes
-      skewness into account (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
-      section 12.5), but at most three times the former.
-    - Differences of answers that are right (1) or wrong (0): Student's t after two more examples,
-      half of one for, half of one against, and one that is neither (Agresti and Min, Statistics in
-      Medicine 24, 2005). Of clusters, whose sums are skewed as measured values are, again the wider
-      of this and of the bootstrap-t.
-
-    Args:
-        values: one per example, in any unit.
-        answers: which of the two.
-        clusters: of every example, under any names; or a `Sample`.
-        n_resamples: bootstrap resamples, drawn with ``seed``.
-        level: of the intervals.
-        seed: see there.
+    ``clusters`` are those of the examples, under any names, or a `Sample`.
 
     Raises:
         InputError: there is no value or resample, or the level is not between 0 and 1.
@@ -102,14 +90,8 @@ def mean_intervals(
     return [Interval(*map(float, row)) for row in zip(means, low, high, strict=True)]
 
 
-def mean_errors(
-    values: Float[np.ndarray, "row example"], *, answers: bool = False, clusters: Any = None
-) -> Float[np.ndarray, " row"]:
-    """Standard errors of the means of several rows, those that their intervals are made of.
-
-    For answers they are those after the two examples more of `mean_intervals`: that none of a few
-    answers changed does not say that none ever does. NaN of fewer clusters than intervals need.
-    """
+def mean_errors(values: Rows, *, answers: bool = False, clusters: Any = None) -> ByRow:
+    """Standard errors of `mean_intervals`; NaN for fewer clusters than intervals need."""
     sample = Sample.of(clusters, values.shape[1])
     if sample.reason:
         return np.full(len(values), np.nan)
@@ -117,28 +99,23 @@ def mean_errors(
     return np.sqrt(covariance(sums, sums, sizes, answers=answers))
 
 
-def share_interval(
-    right: Bool[np.ndarray, " example"], *, clusters: Any = None, level: float = 0.95
-) -> Interval:
-    """A share with Wilson's score interval (JASA 22, 1927).
+def share_interval(right: Bool[np.ndarray, " example"], *, clusters: Any = None) -> Interval:
+    """A share with Wilson's 95 % score interval (JASA 22, 1927); InputError without an example.
 
     That of clusters is the one of as many examples, drawn one by one, as say as much.
-
-    Raises:
-        InputError: there is no example, or the level is not between 0 and 1.
     """
     n = len(right)
-    _check(level, n)
+    _check(LEVEL, n)
     share, sample = float(np.mean(right)), Sample.of(clusters, n)
     if n == 1 or sample.reason:
         return Interval(share, np.nan, np.nan)
-    effective, reach = float(n), float(stats.norm.ppf((1 + level) / 2))
+    effective, reach = float(n), float(stats.norm.ppf((1 + LEVEL) / 2))
     if sample.clusters is not None or sample.strata is not None:
         sums, sizes = sample.totals(np.asarray(right, dtype=float)[None])
         variance = covariance(sums, sums, sizes)[0]
         # Clusters without any difference say as much as their number.
         effective = share * (1 - share) / variance if variance > 0 else float(len(sizes))
-        reach = float(stats.t.ppf((1 + level) / 2, degrees_of_freedom(sizes)))
+        reach = float(stats.t.ppf((1 + LEVEL) / 2, degrees_of_freedom(sizes)))
     more = reach**2 / effective
     half = reach * np.sqrt(share * (1 - share) / effective + more / (4 * effective)) / (1 + more)
     middle = (share + more / 2) / (1 + more)
@@ -146,24 +123,15 @@ def share_interval(
     return Interval(share, max(0.0, min(low, share)), min(1.0, max(high, share)))  # up to rounding
 
 
-def share_at_most(n_found: int, n: int, *, level: float = 0.95) -> float:
-    """Upper bound of a share of which ``n_found`` were found among ``n`` drawn at random.
-
-    One-sided, by Clopper and Pearson (Biometrika 26, 1934); missing where none were drawn.
-
-    Raises:
-        InputError: the level is not between 0 and 1.
-    """
-    _check(level)
+def share_at_most(n_found: int, n: int) -> float:
+    """One-sided 95 % bound of a share, ``n_found`` of ``n`` drawn (Clopper and Pearson, 1934)."""
     if n == 0:
         return float("nan")
-    return 1.0 if n_found == n else float(stats.beta.ppf(level, n_found + 1, n - n_found))
+    return 1.0 if n_found == n else float(stats.beta.ppf(LEVEL, n_found + 1, n - n_found))
 
 
 def weighted_sum(intervals: Sequence[Interval], weights: Sequence[float]) -> Interval:
-    """The weighted sum of independent estimates, with an interval from their own.
-
-    (Zou and Donner, Statistics in Medicine 27, 2008.)
+    """The weighted sum of independent estimates (Zou and Donner, Statistics in Medicine 27, 2008).
 
     >>> weighted_sum([Interval(5, 2, 9), Interval(1, -2, 5)], [1, -1])
     Interval(mean=4.0, low=-1.0, high=9.0)
@@ -178,19 +146,12 @@ def weighted_sum(intervals: Sequence[Interval], weights: Sequence[float]) -> Int
 
 
 def ratio_intervals(
-    values: Float[np.ndarray, "row example"],
-    over: Float[np.ndarray, "row example"],
-    *,
-    answers: bool = False,
-    clusters: Any = None,
-    level: float = 0.95,
+    values: Rows, over: Rows, *, answers: bool = False, clusters: Any = None, level: float = LEVEL
 ) -> list[Interval]:
-    """Intervals of the ratios of two means over the same examples, by Fieller's theorem.
+    """Intervals of ratios of two means over the same examples (Fieller, JRSS B 16, 1954).
 
-    A ratio r is in the interval if 0 is in that of the mean of ``values - r * over`` (Fieller,
-    Journal of the Royal Statistical Society B 16, 1954), which is Student's, for answers after the
-    additions of `mean_intervals` to both. Where the mean of ``over`` may be 0, there is none: its
-    ends are NaN.
+    A ratio r is in it if 0 is in the interval of the mean of ``values - r * over``. The ends are
+    NaN where the mean of ``over`` may be 0.
 
     Raises:
         InputError: there is no value, or the level is not between 0 and 1.
@@ -218,7 +179,7 @@ def ratio_intervals(
     return [Interval(*map(float, row)) for row in ends]
 
 
-def _check(level: float, n: int = 1, n_resamples: int = 1) -> None:
+def _check(level: float, n: int, n_resamples: int = 1) -> None:
     if not 0 < level < 1:
         raise InputError(f"interval: level is {level}; expected a share such as 0.95")
     if n_resamples < 1:
@@ -228,13 +189,8 @@ def _check(level: float, n: int = 1, n_resamples: int = 1) -> None:
 
 
 def _ends(
-    values: Float[np.ndarray, "row example"],
-    sample: Sample,
-    answers: bool,
-    n_resamples: int,
-    level: float,
-    seed: int,
-) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+    values: Rows, sample: Sample, answers: bool, n_resamples: int, level: float, seed: int
+) -> tuple[ByRow, ByRow]:
     sums, sizes = sample.totals(values)
     centre = sums.sum(1) / (sizes.sum() + (2 if answers else 0))
     error = np.sqrt(covariance(sums, sums, sizes, answers=answers))
@@ -251,12 +207,7 @@ def _ends(
     return np.maximum(low, lowest), np.minimum(high, highest)
 
 
-def _t(
-    sums: Float[np.ndarray, "row cluster"],
-    sizes: Float[np.ndarray, " cluster"],
-    n_resamples: int,
-    seed: int,
-) -> Float[np.ndarray, "row resample"]:
+def _t(sums: Sums, sizes: Sizes, n_resamples: int, seed: int) -> Resamples:
     """Of resamples of the clusters, about the mean of all."""
     generator, n = np.random.default_rng(seed), len(sizes)
     t = np.empty((len(sums), n_resamples))

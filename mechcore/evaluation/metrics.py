@@ -1,17 +1,6 @@
 """Metrics: a number for the answer to every example, by name or as a function of one's own.
 
-A metric is a function ``(logits, batch) -> values [batch]``. Of classifiers it gets the logits
-[batch, class]; of language models those at the last real position, [batch, token], or with
-``everywhere`` those at all positions, [batch, pos, token]. A batch has ``input_ids`` and
-``attention_mask`` [batch, pos], ``index`` [batch], the number of every row's example, and, where
-they are known, ``correct`` and ``wrong`` [batch, out]: which outputs are answers of either kind.
-
-    @METRICS.register("entropy")
-    def entropy(logits, batch):
-        return torch.distributions.Categorical(logits=logits).entropy()
-
-Data with labels are measured on their classes: the outputs are the classifier's, or the answers
-that a language model was given. Other data are measured on the whole vocabulary.
+`METRICS` says what a function gets.
 """
 
 from __future__ import annotations
@@ -43,11 +32,10 @@ class Metric:
 
     Attributes:
         name: in tables.
-        function: of logits and a batch, see the module; it runs on the processor.
+        function: of logits and a batch, both on the CPU.
         unit: of its values.
-        more_is_better: whether larger values are better; None where that is not said.
-        needs: entries that a batch must have: ``"correct"`` and ``"wrong"`` answers, ``"full"``,
-            the logits of the full model.
+        more_is_better: None where that is not said.
+        needs: ``"correct"`` and ``"wrong"`` answers; ``"full"``, the full model's logits.
         everywhere: whether it reads the logits at all positions of a language model.
 
     Raises:
@@ -70,12 +58,7 @@ class Metric:
     def __call__(
         self, logits: Float[Tensor, "batch *pos out"], batch: Batch
     ) -> Float[Tensor, " batch"]:
-        """Its values.
-
-        Raises:
-            InputError: the function returned something else.
-            NotFiniteError: a value is NaN or infinite.
-        """
+        """Its values; raises an InputError or NotFiniteError where the function returned others."""
         values, n = self.function(logits, batch), len(batch["index"])
         if not torch.is_tensor(values) or values.shape != (n,):
             given = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
@@ -96,11 +79,7 @@ MetricLike: TypeAlias = str | Metric | Function
 
 
 def as_metric(metric: MetricLike) -> Metric:
-    """The metric meant.
-
-    Raises:
-        InputError: there is none of that name, or a function has the name of another.
-    """
+    """The metric meant; an InputError for an unknown name, or a function with a taken one."""
     if isinstance(metric, str):
         registered = METRICS[metric]
         return registered if isinstance(registered, Metric) else Metric(metric, registered)
@@ -120,10 +99,6 @@ def as_metric(metric: MetricLike) -> Metric:
 
 class Targets:
     """Which outputs a metric reads of a model, and which count as correct and as wrong.
-
-    Attributes:
-        readout: what is read.
-        classes: the correct ones of labelled examples, [example, cls]; None of others.
 
     Raises:
         InputError: the data lack what the metric needs, or the model does.
@@ -183,13 +158,7 @@ class Targets:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measured(Sampled):
-    """A metric of one model on every example.
-
-    Attributes:
-        metric: what was measured.
-        by_example: its values, float64 [example].
-        subsets, clusters, population: of the examples, see `Evaluation`.
-    """
+    """A metric of one model on every example, float64; the rest is as in `Evaluation`."""
 
     metric: Metric
     by_example: Float[np.ndarray, " example"]
@@ -267,42 +236,12 @@ def _kl(logits: Tensor, batch: Batch) -> Tensor:
     return kl(batch["full"], logits)
 
 
-def _losses(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Losses of all tokens but the first, [batch, pos - 1], and which of them are real."""
-    ids, real = batch["input_ids"], batch["attention_mask"] != 0
-    loss = torch.nn.functional.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")
-    return loss.double(), real[:, 1:] & real[:, :-1]
-
-
 def _loss(logits: Tensor, batch: Batch) -> Tensor:
     """Mean loss of all real tokens but the first, given those before."""
-    loss, counts = _losses(logits, batch)
-    return loss.masked_fill(~counts, 0).sum(1) / counts.sum(1)
-
-
-def loss_at(*positions: int) -> Metric:
-    """The mean loss of the tokens at some positions, given all before them, in nats.
-
-    Args:
-        positions: among the real tokens of a row: from 1, or from -1, the last, backwards.
-
-    Raises:
-        InputError: there is no position, or one is 0, the first token, which nothing predicts.
-    """
-    if not positions or 0 in positions:
-        raise InputError(f"loss_at: found positions {positions}; expected some, none of them 0")
-
-    def loss(logits: Tensor, batch: Batch) -> Tensor:
-        losses, counts = _losses(logits, batch)
-        n, first = counts.sum(1, keepdim=True), counts.int().argmax(1, keepdim=True)
-        given = torch.tensor(positions)
-        places = torch.where(given > 0, given - 1, n + given)
-        outside = (places < 0) | (places >= n)
-        own = losses.gather(1, (first + places).clamp(0, losses.shape[1] - 1))
-        return own.masked_fill(outside, torch.nan).mean(1)
-
-    name = f"loss_at_{'_'.join(map(str, positions))}"
-    return Metric(name, loss, "nats", False, everywhere=True)
+    ids, real = batch["input_ids"], batch["attention_mask"] != 0
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none")
+    counts = real[:, 1:] & real[:, :-1]
+    return loss.double().masked_fill(~counts, 0).sum(1) / counts.sum(1)
 
 
 _BOTH: tuple[Need, ...] = ("correct", "wrong")
@@ -322,4 +261,16 @@ METRICS: Registry[Metric | Function] = Registry(
         for name in ("accuracy", "margin", "logit_difference", "logprob", "rank", "kl", "loss")
     },
 )
-"""Metrics by name; where no wrong answers are given, all other outputs are wrong."""
+"""Metrics by name; where no wrong answers are given, all other outputs are wrong.
+
+A metric is a function ``(logits, batch) -> values [batch]``. Of classifiers it gets the logits
+[batch, class]; of language models those at the last real position, [batch, token], or with
+``everywhere`` those at all positions, [batch, pos, token]. Of data with labels, a language model's
+outputs are the answers that it was given. A batch has ``input_ids`` and ``attention_mask``
+[batch, pos], ``index`` [batch], the number of every row's example, and, where they are known,
+``correct`` and ``wrong`` [batch, out].
+
+    @METRICS.register("entropy")
+    def entropy(logits, batch):
+        return torch.distributions.Categorical(logits=logits).entropy()
+"""

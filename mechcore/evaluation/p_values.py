@@ -11,7 +11,14 @@ from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import Sample, degrees_of_freedom, drawn_clusters, resampled
+from mechcore.evaluation.clusters import (
+    ByRow,
+    Rows,
+    Sample,
+    degrees_of_freedom,
+    drawn_clusters,
+    resampled,
+)
 from mechcore.evaluation.intervals import mean_errors
 
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", "none"]
@@ -30,27 +37,19 @@ RESOLUTION = 1e-4
 
 
 def corrected(
-    differences: Float[np.ndarray, "row example"],
+    differences: Rows,
     correction: Correction,
     *,
     answers: bool = False,
     clusters: Any = None,
     n_resamples: int = N_RESAMPLES,
     seed: int = 0,
-) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+) -> tuple[ByRow, ByRow]:
     """`paired_p` of every row, and the same corrected for how many rows there are.
 
-    Args:
-        differences: paired by examples.
-        correction: ``"benjamini-hochberg"`` of the false discovery rate; of the familywise error
-            rate ``"holm"``, whatever the rows have to do with each other, or ``"westfall-young"``,
-            which takes into account that they are correlated, as sets that share components are;
-            or ``"none"``.
-        answers: see `paired_p`, and ``clusters``, too.
-        clusters: see there.
-        n_resamples: of examples, for ``"westfall-young"``, drawn with ``seed``; no p is under
-            1 / (n_resamples + 1).
-        seed: see there.
+    The correction is of the false discovery rate (``"benjamini-hochberg"``), of the familywise
+    error rate for any rows (``"holm"``) or, by ``n_resamples`` of the examples, for correlated ones
+    (``"westfall-young"``), or ``"none"``.
 
     Raises:
         InputError: unknown correction.
@@ -66,8 +65,6 @@ def corrected(
 def attained_level(alpha: float, draws: int) -> float:
     """How often p is at most ``alpha`` where there is nothing to find, with so many random draws.
 
-    Such a p is a multiple of 1 / (1 + draws), and all of these are equally likely.
-
     >>> attained_level(0.05, 19), attained_level(0.05, 38)
     (0.05, 0.02564...)
     """
@@ -75,21 +72,17 @@ def attained_level(alpha: float, draws: int) -> float:
 
 
 def step_down_p(
-    differences: Float[np.ndarray, "row example"],
+    differences: Rows,
     *,
     answers: bool = False,
     clusters: Any = None,
     n_resamples: int = N_RESAMPLES,
     seed: int = 0,
-) -> Float[np.ndarray, " row"]:
+) -> ByRow:
     """Familywise p-values of every row's mean being 0, by the largest statistic of resamples.
 
-    Step-down maxT (Westfall and Young, Resampling-Based Multiple Testing, 1993, algorithm 2.8): a
-    row's t is compared with the largest t among it and all rows of smaller t, in bootstrap
-    resamples of the examples, or their clusters, under rows that were shifted to a mean of 0. A row
-    of zeros has p 1.
-    A resample without spread but with a mean counts as larger than any t. With ``answers`` every t
-    is that of `paired_p`, with two examples more.
+    Step-down maxT (Westfall and Young, Resampling-Based Multiple Testing, 1993, algorithm 2.8) in
+    bootstrap resamples of the examples, or their clusters, of rows shifted to a mean of 0.
     """
     sums, sizes = Sample.of(clusters, differences.shape[1]).totals(differences)
     counts = drawn_clusters(np.random.default_rng(seed), len(sizes), n_resamples).astype(float)
@@ -126,11 +119,9 @@ def p_among(value: float, others: Sequence[float] | np.ndarray) -> float:
 
 
 def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """An effect among those of random controls.
+    """An effect among those of random controls: their mean and range, and a two-sided p.
 
-    ``control_change`` is their mean; 95 % of them are between ``control_low`` and ``control_high``,
-    or all of fewer than `FEW_CONTROLS`; ``p_control`` is the share of them and the effect itself
-    that is at least as large in size. Missing where there is none.
+    The range holds 95 % of them, or all of fewer than `FEW_CONTROLS`.
     """
     n = len(controls)
     if not n:
@@ -140,16 +131,11 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
     return figures | {"n_controls": n, "p_control": p_among(abs(value), np.abs(controls))}
 
 
-def paired_p(
-    differences: Float[np.ndarray, "row example"], *, answers: bool = False, clusters: Any = None
-) -> Float[np.ndarray, " row"]:
-    """Two-sided p of a paired t test that every row's mean is 0.
+def paired_p(differences: Rows, *, answers: bool = False, clusters: Any = None) -> ByRow:
+    """Two-sided p of a paired t test that every row's mean is 0, consistent with `mean_intervals`.
 
-    Rows without any spread get the sign test's p, 2 to the 1 - n, of clusters; those that do not
-    differ from 0 by more than rounding, see `RESOLUTION`, have p 1. A single example has p 1, too.
-    Other rows of fewer clusters than intervals need have none: NaN. With ``answers``, the test has
-    the two examples more of `mean_intervals`: where answers of a rare label count much and few of
-    them changed, their own spread is far too small.
+    Rows without any spread get the sign test's p, 2 to the 1 - n, of clusters; those of rounding
+    (`RESOLUTION`) and a single example have p 1; too few clusters give NaN.
     """
     n, sample = differences.shape[1], Sample.of(clusters, differences.shape[1])
     if n == 1 or sample.reason:
@@ -164,17 +150,13 @@ def paired_p(
     return np.where(only_rounding(differences), 1.0, p)
 
 
-def only_rounding(differences: Float[np.ndarray, "row example"]) -> Bool[np.ndarray, " row"]:
+def only_rounding(differences: Rows) -> Bool[np.ndarray, " row"]:
     """Whether a row's differences are no more than those of rounding, see `RESOLUTION`."""
     return np.asarray(np.sqrt((differences**2).mean(1)) < RESOLUTION)
 
 
-def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:
-    """p-values corrected for how many are known, by a correction that needs nothing else.
-
-    Raises:
-        InputError: unknown correction.
-    """
+def adjusted_p(p: ByRow, correction: Correction) -> ByRow:
+    """p-values corrected for how many are known; raises an InputError for another correction."""
     if correction == "none":
         return p
     if (unknown := np.isnan(p)).any():
@@ -196,10 +178,8 @@ def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np
 def selective_p(p: Float[np.ndarray, "component change"]) -> Float[np.ndarray, "component change"]:
     """The p of every change, corrected for the changes of its component and for the components.
 
-    At a level alpha, R of m components are selected by Benjamini-Hochberg on their Simes p, and
-    within each of them Benjamini-Hochberg at alpha R / m selects changes. The corrected p is the
-    least alpha at which a change is selected; the smallest of a component is that of the component
-    (Benjamini and Bogomolov, J. R. Stat. Soc. B 76, 2014). Those not measured are NaN, and stay so.
+    The least alpha at which Benjamini-Hochberg selects R of m components by their Simes p, and,
+    at alpha R / m, the change within its component (Benjamini and Bogomolov, JRSS B 76, 2014).
     """
     within = np.array([adjusted_p(row, "benjamini-hochberg") for row in p])
     simes = np.nanmin(np.where(np.isnan(within), np.inf, within), axis=1)

@@ -1,8 +1,6 @@
 """From a model's logits to the classes that the data's labels speak of.
 
-Classifiers have classes; a causal language model answers after its last real position, and its
-classes are the answers: their tokens' logits, or, where an answer has several tokens, the
-log-probabilities of whole answers.
+Of causal language models they are answers, read after the last real position.
 """
 
 from __future__ import annotations
@@ -36,13 +34,10 @@ _UNUSED = "labels are not used"
 
 @dataclass(frozen=True)
 class Continuations:
-    """Answers of several tokens: which beginnings to ask for, and where their tokens are read.
-
-    A model is asked once for every beginning of an answer, the empty one first: the prompt with the
-    beginning after it. The token that comes next is read after the last real position.
+    """Answers of several tokens: a model is asked once for every beginning of an answer.
 
     Attributes:
-        beginnings: of the answers, each once.
+        beginnings: of the answers, each once, the empty one first.
         tokens: of every answer: numbers of beginnings, and the tokens that go on with them.
     """
 
@@ -64,11 +59,7 @@ class Continuations:
         return cls(tuple(numbers), tokens)
 
     def asked(self, batch: Batch) -> dict[str, Tensor]:
-        """The batch once for every beginning, with it after the real tokens of each row.
-
-        Args:
-            batch: padded on the right; ``index`` stays that of its rows.
-        """
+        """The batch, padded on the right, once for every beginning after each row's real tokens."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         longest = max(map(len, self.beginnings))
         ends = mask.sum(1, keepdim=True)
@@ -86,13 +77,11 @@ class Continuations:
     ) -> Float[Tensor, "*masks batch answer"]:
         """Log-probabilities of the answers, nats, from the logits of what was asked."""
         steps = logits.float().log_softmax(-1).unflatten(-2, (len(self.beginnings), -1))
-        return torch.stack(
-            [
-                torch.stack([steps[..., i, :, token] for i, token in answer]).sum(0)
-                for answer in self.tokens
-            ],
-            -1,
-        )
+        scores = [
+            torch.stack([steps[..., i, :, token] for i, token in answer]).sum(0)
+            for answer in self.tokens
+        ]
+        return torch.stack(scores, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +90,11 @@ class Readout:
 
     Attributes:
         n_classes: classes of the answer.
-        tokens: the answer tokens that are the classes; None where all of the model's outputs are,
-            or answers have several tokens.
-        continuations: answers of several tokens.
+        tokens: the tokens that are the classes; None for all outputs, or several tokens each.
         at_last_position: whether logits are read at each row's last real position.
         label_map: from label names to classes; None for data whose labels are class indices.
         mapping: how labels and classes are matched, in words.
+        continuations: answers of several tokens.
         everywhere: whether a language model's logits are read at all positions.
     """
 
@@ -133,13 +121,10 @@ class Readout:
         *,
         labelled: bool = True,
     ) -> Readout:
-        """Work out the readout.
+        """The readout of a model for encoded examples, or batches with class or token indices.
 
-        Args:
-            model: any TransformerLens model.
-            data: encoded examples, or batches with class indices (token ids) as labels.
-            class_names: names of a classifier's classes, in place of its ``id2label``.
-            labelled: whether the labels will be read; if not, they may be anything.
+        ``class_names`` are a classifier's, in place of its ``id2label``; unless ``labelled``, the
+        labels may be anything.
 
         Raises:
             InputError: labels and classes cannot be matched.
@@ -157,11 +142,7 @@ class Readout:
 
     @classmethod
     def of_vocabulary(cls, model: Any, *, everywhere: bool = False) -> Readout:
-        """All tokens of a language model, at the last real position or at all.
-
-        Raises:
-            InputError: the model is a masked language model.
-        """
+        """All tokens of a language model, at the last real position or at all."""
         if not is_causal(model):
             raise InputError(
                 f"model: {type(model).__name__} is a masked language model, which has no answer "
@@ -189,14 +170,10 @@ class Readout:
             tokens = torch.tensor(answers).flatten()
         else:
             continuations = Continuations.of(answers)
-        label_map = None
+        label_map, examples = None, data.examples
         if labelled:
-            label_map = LabelMap.between(
-                data.examples.label_names,
-                list(data.answers),
-                data=data.examples.name,
-                answers=True,
-            )
+            names = (examples.label_names, list(data.answers))
+            label_map = LabelMap.between(*names, data=examples.name, answers=True)
         mapping = _UNUSED if label_map is None else str(label_map)
         return cls(len(answers), tokens, True, label_map, mapping, continuations)
 
@@ -210,12 +187,9 @@ class Readout:
         inputs: Mapping[str, Tensor],
         examples: Iterable[int] | Tensor,
     ) -> Float[Tensor, "*masks batch cls"]:
-        """Logits of the classes, given a forward's logits and the inputs it ran on.
+        """Logits of the classes, given a forward's logits and the inputs (`asked`) it ran on.
 
-        Args:
-            logits: of the forward.
-            inputs: what it ran on: `asked` of a batch.
-            examples: numbers of the rows in the data, to name them in errors.
+        ``examples`` are the numbers of the rows in the data.
 
         Raises:
             NotFiniteError: a logit that is read is not finite.
@@ -264,11 +238,7 @@ class Readout:
     def correct_classes(
         self, data: EncodedExamples | Iterable[Batch]
     ) -> Bool[Tensor, "example cls"]:
-        """Which classes count as correct, in the order of the data.
-
-        Raises:
-            InputError: labels are missing, no whole numbers, or out of range.
-        """
+        """Which classes count as correct; an InputError if labels are no indices of classes."""
         if self.label_map is not None and isinstance(data, EncodedExamples):
             return self.label_map.matrix(data.examples.frame["label"])
         return torch.cat([self._one_hot(batch) for batch in data])  # type: ignore[union-attr]

@@ -1,28 +1,6 @@
-"""Lost information and moved thresholds: two parts of a change in accuracy.
+"""Lost information and moved thresholds, two parts of a change in accuracy.
 
-A change to a model can cost accuracy in two ways. It can move the threshold between the labels,
-so that the model says one of them more often, which refitting one bias per label undoes; or it can
-take away what tells the labels apart, which no bias brings back.
-
-Definitions, for examples with two or more labels:
-
-- The *answer* is the label with the largest score; the score of a label is the largest logit among
-  the classes that are correct for it. Answers of classes that are correct for no example are wrong.
-- *Balanced accuracy* is the mean over labels of the share of their examples answered correctly;
-  where labels are equally frequent it is the accuracy. Only with it are the two parts comparable:
-  plain accuracy of 90 % entailments can be had without any information.
-- *Recalibrated accuracy* is the balanced accuracy after one bias per label is added to the scores,
-  see `fit_biases`.
-  Biases are cross-fitted: those of each fold are fitted to the other folds. Folds are stratified by
-  label and the same for all models, so that differences are paired.
-  All examples of a cluster are in one fold, see `mechcore.evaluation.clusters`.
-- *Information change* = recalibrated accuracy of the changed model - that of the full one.
-- *Threshold change* = change in balanced accuracy - information change. The three add up exactly.
-- *Shift* = change in the share of the answers, with labels weighed alike, that go to the label
-  whose share changes most. A moved threshold shows in it also where what it costs on one label is
-  given back on another, so that the threshold change is 0.
-
-Changes are negative where the changed model is worse.
+Definitions: docs/concepts/recalibration.md. Changes are negative where the model is worse.
 """
 
 from __future__ import annotations
@@ -46,9 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 LEAST = 50
-"""Fewest examples of every label. In simulations (``benchmarks/roles.py``) intervals of 95 % cover
-93 to 95 % with as many, 93 to 96 % with 100 to 1000; with fewer, a handful of examples near the
-threshold decides."""
+"""Fewest examples of every label; with fewer, a handful near the threshold decides."""
 
 TOO_FEW = "too few examples"
 FOLDS = 5
@@ -61,17 +37,14 @@ _BLOCK = 2**22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effect(Shown):
-    """A change of the full model's share, as values [set, example] whose mean over examples it is.
+    """A change of the full model's share, as values whose mean over examples it is.
 
-    The values of one label's examples vary about the change as that label's own contributions do,
-    so that the spread of their mean is that of a mean over labels, not of the labels' frequencies:
-    bootstraps and t tests of the mean are those of the change.
+    Their spread is that of a mean over labels: intervals and t tests of it are those of the change.
 
     Attributes:
         full: the full model's figure, a share.
         values: [set, example].
-        unit: what one answer counts in the values, of the rarest label, whose answers count most;
-            1 where labels are equally frequent.
+        unit: weight of one answer of the rarest label; 1 where labels are equally frequent.
         n_choices: of how many figures it is the one that changes most.
         sample: how the examples were drawn.
     """
@@ -99,10 +72,7 @@ class Effect(Shown):
     def intervals(
         self, *, answers: bool = True, **statistics: Unpack[Statistics]
     ) -> list[Interval]:
-        """Intervals of the changes, see `mean_intervals`, corrected for the choice (Bonferroni).
-
-        The two examples more that answers are given count what one answer does, `unit`.
-        """
+        """Intervals of the changes, see `mean_intervals`, corrected for the choice (Bonferroni)."""
         statistics["level"] = 1 - (1 - statistics.get("level", 0.95)) / self.n_choices
         sample: dict[str, Any] = {"answers": answers, "clusters": self.sample}
         intervals = mean_intervals(self.in_answers, **sample, **statistics)
@@ -129,8 +99,7 @@ class Decomposition(Shown):
         accuracy: the change in balanced accuracy.
         information: the change in recalibrated accuracy.
         auc: the change in the area under the curve of the margin, for two labels; else None.
-        shift: the change in how often the label is said of which that changes most; of two labels
-            that which is said less often. Its ``full`` is not a number, as labels differ by set.
+        shift: the largest change in how often a label is said; its ``full`` is NaN.
     """
 
     accuracy: Effect
@@ -147,6 +116,14 @@ class Decomposition(Shown):
             self.accuracy.unit,
             sample=self.accuracy.sample,
         )
+
+
+def labels_of(
+    correct: Bool[np.ndarray, "example cls"],
+) -> tuple[Bool[np.ndarray, "label cls"], Int[np.ndarray, " example"]]:
+    """The labels, by the classes that are correct for them, and the number of each example's."""
+    labels, number = np.unique(correct, axis=0, return_inverse=True)
+    return labels, number.reshape(-1)
 
 
 def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
@@ -169,15 +146,9 @@ def decompose(
     clusters: Any = None,
     seed: int = 0,
 ) -> Decomposition:
-    """Take the changes in balanced accuracy of changed models apart.
+    """Take the changes in balanced accuracy from the full model to those without each set apart.
 
-    Args:
-        full: the full model's logits.
-        without: logits without each set, on the same examples.
-        correct: which classes are correct; examples with equal rows have the same label.
-        clusters: of the examples, see `mechcore.evaluation.intervals.mean_intervals`. Where all
-            examples of a label are in one, it says nothing of others: there are no intervals.
-        seed: of the folds.
+    Examples with equal ``correct`` have the same label; ``seed`` is that of the folds.
 
     Raises:
         InputError: there is one label only, labels overlap, or a label has fewer than `LEAST`
@@ -186,28 +157,37 @@ def decompose(
     reason = reason_against(correct)
     if reason:
         raise InputError(f"decomposition of a change: {reason}")
-    labels, label = np.unique(correct, axis=0, return_inverse=True)
-    label = label.reshape(-1)
-    sample = Sample.of(clusters, len(correct))
-    if sample.clusters is not None and _clusters_of_labels(sample.clusters, label).min() < 2:
-        sample = Sample(np.zeros(len(label), dtype=int))
+    labels, label = labels_of(correct)
+    sample = across_labels(Sample.of(clusters, len(correct)), label)
     folds = folds_of(label, seed, sample.clusters)
-    models = _blocks(full, without)
-    answered, refitted, placed, said = [], [], [], []
-    for logits in models:
+    answered, recalibrated, placed, said = [], [], [], []
+    for logits in _blocks(full, without):
         chosen = logits.argmax(-1)
         answered.append(correct[np.arange(len(correct)), chosen])
         said.append(labels.T[chosen])
-        scores = np.stack([logits[..., classes].max(-1) for classes in labels], axis=-1)
-        refitted.append(_refitted(scores, label, folds))
+        recalibrated.append(refitted(scores_of(logits, labels), label, folds))
         if len(labels) == 2:
             placed.append(_placements(_log_odds(logits, labels), label))
     return Decomposition(
         effect_over_labels(np.concatenate(answered).astype(float), label, sample),
-        effect_over_labels(np.concatenate(refitted).astype(float), label, sample),
+        effect_over_labels(np.concatenate(recalibrated).astype(float), label, sample),
         effect_over_labels(np.concatenate(placed), label, sample, shared=True) if placed else None,
         _shift(np.concatenate(said).astype(float), label, sample),
     )
+
+
+def across_labels(sample: Sample, label: Int[np.ndarray, " example"]) -> Sample:
+    """The sample; as one cluster, without intervals, where all examples of a label are in one."""
+    if sample.clusters is None or _clusters_of_labels(sample.clusters, label).min() > 1:
+        return sample
+    return Sample(np.zeros(len(label), dtype=int))
+
+
+def scores_of(
+    logits: Float[np.ndarray, "*sets example cls"], labels: Bool[np.ndarray, "label cls"]
+) -> Float[np.ndarray, "*sets example label"]:
+    """The largest logit among the classes of each label."""
+    return np.stack([logits[..., classes].max(-1) for classes in labels], axis=-1)
 
 
 def _shift(
@@ -243,8 +223,7 @@ def folds_of(
     n_folds: int = FOLDS,
 ) -> Int[np.ndarray, " example"]:
     """Fold of every example; each label's examples are dealt out at random, clusters as one."""
-    generator = np.random.default_rng(seed)
-    folds = np.empty(len(label), dtype=int)
+    generator, folds = np.random.default_rng(seed), np.empty(len(label), dtype=int)
     if clusters is not None and clusters.any():
         number = np.unique(clusters, return_inverse=True)[1].reshape(-1)
         shares = np.zeros((number.max() + 1, label.max() + 1))
@@ -295,7 +274,7 @@ def _clusters_of_labels(
     return np.bincount(np.unique(np.stack([label, clusters]), axis=1)[0])
 
 
-def _refitted(
+def refitted(
     scores: Float[np.ndarray, "set example label"],
     label: Int[np.ndarray, " example"],
     folds: Int[np.ndarray, " example"],
@@ -313,10 +292,9 @@ def area_under_curve(
     logits: Float[np.ndarray, "example cls"], correct: Bool[np.ndarray, "example cls"]
 ) -> float:
     """AUC of the log-odds of two labels; NaN where there are not two, or where they overlap."""
-    labels, label = np.unique(correct, axis=0, return_inverse=True)
+    labels, label = labels_of(correct)
     if len(labels) != 2 or (labels.sum(0) > 1).any():
         return float("nan")
-    label = label.reshape(-1)
     placed = _placements(_log_odds(logits.astype(float), labels)[None], label)
     return float(placed[0, label == 0].mean())
 
@@ -330,11 +308,7 @@ def _log_odds(
 
 
 def _placements(margin: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Share of the other label's examples that each example is on the right side of.
-
-    Its mean over either label's examples is the AUC (the Mann-Whitney statistic), and its spread
-    within labels gives the spread of the AUC.
-    """
+    """Share of the other label's examples that each example is on the right side of."""
     placements = np.empty(margin.shape)
     among = stats.rankdata(margin, axis=1)
     for one in (0, 1):

@@ -1,8 +1,6 @@
 """Confidence sequences: intervals of means that hold at every look and whenever one stops.
 
-Examples are looked at in random order without being put back, and what is bounded is the mean over
-all of them. So an interval shrinks to the mean itself when the last one is seen. All of that is at
-random is the order; nothing is assumed of where the examples come from.
+Examples come in random order, and the mean is that over all of them; nothing else is assumed.
 """
 
 from __future__ import annotations
@@ -27,19 +25,12 @@ def confidence_sequence(
     error: float,
     bounds: Float[np.ndarray, " row"],
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """Intervals of the means of values of known size, after the examples seen so far.
+    """Intervals of the means of all ``n_all`` values from those seen, in random order.
 
-    By betting, with examples that are not put back (Waudby-Smith and Ramdas, Estimating means of
-    bounded random variables by betting, JRSS B 86, 2024, sections 4 and 5): capital that bets
-    against a mean m reaches 2 / error with probability error / 2 at most if m is the mean. Nothing
-    else is assumed of the values. Stakes depend on the variance of what was seen before, and not on
-    m, so that the means not yet refuted are an interval.
-
-    Args:
-        values: of the examples seen, in random order; at least two.
-        n_all: how many examples there are in all.
-        error: probability that the mean is ever outside, two-sided.
-        bounds: largest size of a value, by row.
+    By betting without replacement (Waudby-Smith and Ramdas, JRSS B 86, 2024, sections 4 and 5):
+    capital that bets against a mean m reaches 2 / error with probability error / 2 at most if m is
+    the mean. Stakes do not depend on m, so that the means not yet refuted are an interval. Any
+    mean is outside with probability ``error`` at most, if no value is larger than its bound.
 
     Raises:
         InputError: there are fewer than two examples or more than there are, the error rate is not

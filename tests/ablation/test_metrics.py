@@ -16,7 +16,7 @@ from mechcore.ablation.effects.information import information_table
 from mechcore.ablation.effects.stability import change_stability
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import mean_intervals
-from mechcore.evaluation.metrics import METRICS, Metric, as_metric, loss_at
+from mechcore.evaluation.metrics import METRICS, Metric, as_metric
 from mechcore.models import load_model
 
 LENGTHS = (5, 3, 7, 4, 5, 6, 4, 3)
@@ -94,7 +94,7 @@ def expected(metric: str, logits: torch.Tensor, full: torch.Tensor, row: dict[st
         clean = full[-1].double().log_softmax(-1)
         return float((clean.exp() * (clean - logp)).sum())
     losses = -logits.double().log_softmax(-1)[:-1].gather(1, torch.tensor(row["prompt"])[1:, None])
-    return float(losses.mean() if metric == "loss" else losses[-1])
+    return float(losses.mean())
 
 
 @pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
@@ -103,7 +103,7 @@ def test_every_metric_is_that_of_raw_hooks(both: tuple[Any, Any], engine: Any) -
     if engine == "reference" and "llama" in str(type(reference)).lower():
         return  # as any model
     logits = {name: plain(reference, name) for name in ("", *NAMES)}
-    for metric in (*METRICS, loss_at(-1)):
+    for metric in METRICS:
         name = as_metric(metric).name
         found = ablate(model, NAMES, ROWS, fill="zero", metric=metric, engine=engine, batch_size=3)
         assert found.full.subsets.tolist() == [*"abababab"]
@@ -337,7 +337,7 @@ def test_a_metric_by_name_can_be_resumed(hooked: Any, tmp_path: Path) -> None:
         ablate(hooked, NAMES[:1], rows, means, **options)
         assert len({*tmp_path.iterdir()}) == n
     with pytest.raises(InputError, match="state tells metrics by their names; register this one"):
-        run(loss_at(-1))
+        run(lambda logits, batch: logits.amax(-1))
 
 
 def test_precision_of_all_positions(both: tuple[Any, Any]) -> None:

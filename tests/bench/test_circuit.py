@@ -72,6 +72,3 @@ def test_programs_that_cannot_be() -> None:
         Circuit(2, [Copy(A, 3, {ANSWER: 1})])
     with pytest.raises(InputError, match=r"distractor L0\.H0 writes to a feature that is read"):
         Circuit(1, [Relay(B, "x", {ANSWER: 1})], distractors=[Copy(A, 0, {"x": 1})])
-    circuit = Circuit(1, [copy])
-    with pytest.raises(InputError, match="needs means"):
-        circuit.answers(tokens(1), [3], causal=True, without=[A])

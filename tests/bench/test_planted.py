@@ -9,10 +9,9 @@ import pytest
 from mechcore.ablation import ComponentSet
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, Relay
 from mechcore.bench.planted import CATALOGUE, Planted, planted_case
-from mechcore.bench.planting import Form, plant, token_values
+from mechcore.bench.planting import Form, token_values
 from mechcore.bench.population import Population
 from mechcore.components import Component, Mask
-from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 
@@ -100,41 +99,9 @@ def test_the_population_is_what_is_drawn() -> None:
         assert drawn[:, 1].mean() == pytest.approx(0, abs=0.06)
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if "noisy" not in name])
-def test_pairs_are_texts_of_the_other_label_that_answer_otherwise(name: str) -> None:
-    planted = CATALOGUE[name]
-    for domain in planted.domains:
-        values, labels, chance = planted.population.every(domain)
-        turned = planted.population.opposite(values)
-        likely = {(*v, s): p for v, s, p in zip(values.tolist(), labels, chance, strict=True)}
-        pairs = [likely[(*v, -s)] for v, s in zip(turned.tolist(), labels, strict=True)]
-        np.testing.assert_allclose(pairs, chance)
-        tokens = (np.pad(each, ((0, 0), (1, 1))) for each in (values, turned))
-        lengths = np.full(len(values), values.shape[1] + 2)
-        causal = planted.form.family == "decoder"
-        own, other = (planted.circuit.answers(each, lengths, causal=causal) for each in tokens)
-        there = chance > 0
-        np.testing.assert_allclose(own[there], -other[there], atol=1e-6)
-
-
 def test_noise_leaves_what_is_planted(tmp_path: Path) -> None:
     case = planted_case("or-encoder-noisy", tmp_path)
     full = evaluate(case.model, case.data["id"])
     planted = CATALOGUE["or-encoder-noisy"]
     assert full.accuracy == pytest.approx(planted.oracle.accuracy("id"), abs=0.02)
     assert full.margin.mean() == pytest.approx(planted.oracle.margin("id"), rel=0.2)
-    pairs = evaluate(case.model, case.pairs["id"])
-    np.testing.assert_array_equal(pairs.correct, full.correct)
-    assert [*map(len, case.pairs["id"].input_ids)] == [*map(len, case.data["id"].input_ids)]
-
-
-def test_programs_that_do_not_fit(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs at least 17 and 8"):
-        plant(EVERYTHING, tmp_path, Form(d_model=12))
-    deep = Circuit(1, [Copy(H(0, 1), 0, {"x": 1})], [Gate(2, "size", ("x",), {ANSWER: 1})])
-    with pytest.raises(InputError, match="needs 3 layers, the form has 2"):
-        plant(deep, tmp_path, Form(n_layers=2))
-    with pytest.raises(InputError, match=r"L0\.H7 is in the circuit"):
-        plant(Circuit(1, [Copy(H(0, 7), 0, {ANSWER: 1})]), tmp_path)
-    with pytest.raises(InputError, match="'xor' is no case; expected one of copies-encoder"):
-        planted_case("xor", tmp_path)

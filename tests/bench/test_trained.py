@@ -24,7 +24,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return trained_case(request.param, seed=FRESH)
 
 
-def test_the_bridge_answers_as_the_plain_model_and_pairs_otherwise(case: Case) -> None:
+def test_the_bridge_answers_as_the_plain_model(case: Case) -> None:
     folder = case_dir(case.name)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
     found = evaluate(case.model, case.data["train"])
@@ -35,11 +35,7 @@ def test_the_bridge_answers_as_the_plain_model_and_pairs_otherwise(case: Case) -
         torch.testing.assert_close(found.logits[batch["index"]], expected, atol=1e-4, rtol=1e-4)
     assert found.accuracy > 0.99
     assert (folder / "model.safetensors").stat().st_size < LARGEST_FILE
-    for split, data in case.data.items():
-        pairs = case.pairs[split]
-        assert [len(ids) for ids in pairs.input_ids] == [len(ids) for ids in data.input_ids]
-        assert (pairs.examples.frame["label"] != data.examples.frame["label"]).all()
-        assert evaluate(case.model, pairs).accuracy > 0.99
+    for data in case.data.values():
         subsets = {"all"} if "ood" not in case.data else {"typical", "untypical"}
         assert set(data.examples.subset_names) <= subsets
 

@@ -18,7 +18,6 @@ from mechcore.evaluation.intervals import (
     Interval,
     mean_intervals,
     ratio_intervals,
-    share_at_most,
     share_interval,
 )
 
@@ -134,8 +133,6 @@ def test_a_level_that_is_no_share_is_an_error(level: float) -> None:
         lambda: mean_intervals(values, level=level),
         lambda: mean_intervals(values, answers=True, level=level),
         lambda: ratio_intervals(values, values, level=level),
-        lambda: share_interval(values[0] > 0, level=level),
-        lambda: share_at_most(1, 4, level=level),
     ):
         with pytest.raises(InputError, match=f"level is {level}; expected a share such as 0.95"):
             interval()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mechcore.errors import InputError, NotFiniteError
-from mechcore.evaluation.metrics import METRICS, Measured, Metric, as_metric, loss_at
+from mechcore.evaluation.metrics import METRICS, Measured, Metric, as_metric
 
 LOGITS = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 4.0, 1.0, 4.5]])
 BATCH: dict[str, Any] = {
@@ -71,19 +71,7 @@ def test_losses_of_real_tokens(side: str) -> None:
     logits = LOGITS[:1].expand(2, 3, 4).clone()
     logits[0, 1] = 0
     first, second, only = log(3, 1, 2, 0) - 2, math.log(4), log(3, 1, 2, 0) - 1
-    wanted = {"loss": [(first + second) / 2, only], -1: [second, only], 1: [first, only]}
-    assert as_metric("loss")(logits, batch).tolist() == pytest.approx(wanted["loss"])
-    assert loss_at(-1)(logits, batch).tolist() == pytest.approx(wanted[-1])
-    assert loss_at(1)(logits, batch).tolist() == pytest.approx(wanted[1])
-    assert loss_at(1, 2)(logits[:1], {n: v[:1] for n, v in batch.items()}).tolist() == (
-        pytest.approx(wanted["loss"][:1])
-    )
-    for outside in (2, -2):
-        with pytest.raises(NotFiniteError, match="for example 1; expected a finite number"):
-            loss_at(outside)(logits, batch)
-    for none in ((), (0, 1)):
-        with pytest.raises(InputError, match="expected some, none of them 0"):
-            loss_at(*none)
+    assert as_metric("loss")(logits, batch).tolist() == pytest.approx([(first + second) / 2, only])
 
 
 def test_functions_and_registered_ones() -> None:

@@ -93,6 +93,3 @@ def test_what_has_no_scores(loud: Subject, planted: Subject) -> None:
             scores(loud.model, loud.data, planted.means)
         with pytest.raises(InputError, match="none; expected at least one"):
             scores(loud.model, empty, planted.means)
-    for options in ({"steps": 0}, {"lr": 0.0}, {"lr": float("nan")}):
-        with pytest.raises(InputError, match="expected at least one step and a rate above 0"):
-            optimal_scores(loud.model, loud.data, planted.means, **options)

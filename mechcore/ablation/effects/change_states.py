@@ -1,7 +1,6 @@
 """Classifies single changes of components in both domains as lost, gained, absent or open.
 
-Out of domain, changes may come twice: with the training mean as the fill, and with the mean of
-the out-of-domain texts. `mechcore.ablation.effects.roles` defines lost, gained and absent.
+Out of domain, they may come twice: with the training mean and with that of the texts themselves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What ablating sets of components did to every example, and tables of it with intervals.
 
-The change without S is metric(full without S) - metric(full), the negative of the drop D(S) of
-arXiv 2403.03942, section 5. Intervals are paired bootstraps over examples: both models answer the
-same examples.
+A change is the metric without a set minus that of the full model, on the same examples.
 """
 
 from __future__ import annotations
@@ -37,12 +35,8 @@ if TYPE_CHECKING:
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
-METRIC = Column(
-    "metric",
-    "text",
-    "``accuracy`` or ``margin``",
-    names={"accuracy": "accuracy (points)", "margin": "margin (nats)"},
-)
+_UNITS = {"accuracy": "accuracy (points)", "margin": "margin (nats)"}
+METRIC = Column("metric", "text", "``accuracy`` or ``margin``", names=_UNITS)
 
 
 def own_ends(name: str, kind: Kind, meaning: str, **options: Any) -> tuple[Column, ...]:
@@ -50,21 +44,18 @@ def own_ends(name: str, kind: Kind, meaning: str, **options: Any) -> tuple[Colum
     return estimate(name, kind, meaning, low=f"{name}_low", high=f"{name}_high", **options)
 
 
+def p_column(name: str, meaning: str, **options: Any) -> Column:
+    """A column of p-values."""
+    return Column(name, "number", meaning, shown="small", **options)
+
+
+_NAMED = "``single``, ``joint``, ``path``, or ``non-core`` for a mean of others"
 ABLATION = Schema(
     "ablation",
     "What changes without every ablated set of components, on every subset of the data; negative: "
     "worse without it.",
     (
-        SET,
-        Column(
-            "kind",
-            "text",
-            "``single``, ``joint``, ``path``, or ``non-core`` for a mean of others",
-        ),
-        SIZE,
-        *PLACE,
-        N,
-        *CLUSTERS,
+        *(SET, Column("kind", "text", _NAMED), SIZE, *PLACE, N, *CLUSTERS),
         Column("accuracy", "share", "accuracy without the set"),
         *own_ends(
             "accuracy_change",
@@ -88,25 +79,20 @@ ABLATION = Schema(
 )
 
 
+_FEW = f"of these; of fewer than {FEW_CONTROLS} all"
 CONTROL_COLUMNS = (
     Column("control_change", "number", "mean of the change over random sets of heads"),
-    Column("control_low", "number", f"2.5 % of these are below; of fewer than {FEW_CONTROLS} none"),
-    Column(
-        "control_high", "number", f"2.5 % of these are above; of fewer than {FEW_CONTROLS} none"
-    ),
+    Column("control_low", "number", f"exceeded by 97.5 % {_FEW}"),
+    Column("control_high", "number", f"not exceeded by 97.5 % {_FEW}"),
     Column("n_controls", "whole", "these sets, of as many other heads of each layer, and MLPs"),
-    Column("p_control", "number", "of so large a change, up or down, among them", shown="small"),
+    p_column("p_control", "of so large a change, up or down, among them"),
 )
 ABLATION_CONTROLS = Schema(
     "ablation_controls",
     "What the core, or components, cost together and alone, beside as many others of each layer; "
     "changes are shares for accuracy and nats for the margin, on as many examples as n says.",
     (
-        SET,
-        SIZE,
-        *PLACE,
-        N,
-        METRIC,
+        *(SET, SIZE, *PLACE, N, METRIC),
         Column("change", "number", "of the metric without the set"),
         *CONTROL_COLUMNS,
     ),
@@ -141,11 +127,7 @@ class Answers(Shown):
         return Answers(self.correct[rows], self.margin[rows], self.kl[rows], logits)
 
     def values(self, metric: str) -> np.ndarray:
-        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example].
-
-        Raises:
-            InputError: another metric.
-        """
+        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`; an InputError for others."""
         check_metric(metric)
         return (self.correct if metric == "accuracy" else self.margin).astype(float)
 
@@ -158,17 +140,13 @@ class Answers(Shown):
 class Ablations(Shown):
     """Answers of the full model and of the model without each set, on one data set.
 
-    Where a metric was measured, ``full`` and ``without`` are `Measured`: they have its values, and
-    refuse what needs answers to labelled examples.
-
     Attributes:
-        full: the full model's answers.
+        full: the full model's answers; `Measured`, as ``without``, if a metric was measured.
         without: answers without each set.
         data: name of the data set.
         split: ``"id"`` or ``"ood"``.
-        agreement: share of answers that are those of float32, on a sample, where the engine ran
-            in another precision.
-        layers: evaluations of a layer that the answers took for each example; None if unknown.
+        agreement: share of a sample's answers that are those of float32, in another precision.
+        layers: evaluations of a layer for each example; None if unknown.
     """
 
     full: Evaluation
@@ -231,21 +209,17 @@ def ablation_table(
     average: tuple[str, Sequence[ComponentSet]] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Changes of every set on every subset.
+    """Changes of every set on every subset; the columns of `ABLATION`.
+
+    A measured metric stands in place of accuracy, margin and KL.
 
     Args:
         ablations: the answers.
-        kinds: the sets to list, and what to call each in the column ``kind``; by default all,
-            as ``"single"``, ``"joint"`` and ``"path"``.
+        kinds: the sets to list with their ``kind``; by default all.
         average: name and members of a group of sets whose mean change is listed as one row.
         statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
-
-    Returns:
-        The columns of `ABLATION`; where a metric was measured, its mean, change and interval in
-        place of those of accuracy and margin, and of KL. Empty if there is nothing to list.
     """
-    if kinds is None:
-        kinds = {cut: _kind(cut) for cut in ablations.without}
+    kinds = {cut: _kind(cut) for cut in ablations.without} if kinds is None else kinds
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
@@ -329,18 +303,7 @@ def ends(
 def control_table(
     ablations: Ablations, controls: Mapping[ComponentSet, Sequence[ComponentSet]]
 ) -> pd.DataFrame:
-    """Changes of sets beside those of their controls.
-
-    Layers differ in what any of their heads is worth, so that heads of other layers are no measure
-    of a core: its controls are as many other heads of each layer, and MLPs of any layer.
-
-    Args:
-        ablations: the answers without all of them.
-        controls: of each set; perhaps none.
-
-    Returns:
-        The columns of `ABLATION_CONTROLS`, a row per set, subset and metric.
-    """
+    """Changes of sets beside those of their controls; the columns of `ABLATION_CONTROLS`."""
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.full.groups() if controls else []:
         for cut, others in controls.items():

@@ -1,19 +1,6 @@
 """Whether roles found on one half of the examples replicate on the other half.
 
-When the same examples select changes and measure them, the largest are overestimated (the
-winner's curse). So the examples of each domain are split into two random halves, without splitting
-clusters, stratified by subset and label, and roles are judged on each half. The changes that a role
-claims (`CLAIMS`) are measured on the opposite half, which had no part in the selection.
-
-A component's *found* change is the mean of its changes on the halves that claim it, its
-*confirmed* change the mean of those on the opposite halves. If both halves claim it, that is the
-mean of two independent estimates, with the standard error sqrt(se1^2 + se2^2) / 2. The component is
-*confirmed* if all its claims hold on the opposite half: the change has the same sign, and its p,
-corrected over all claims of a half (Benjamini-Hochberg), is under alpha.
-
-The mean over claims, in which a claim on both halves counts twice, is free of selection bias. The
-value of a single component is unbiased only on average: if both halves claim it, it tends to be too
-large, if one does, too small.
+Definitions: docs/concepts/roles.md, "Confirmed on the other half".
 """
 
 from __future__ import annotations
@@ -28,6 +15,7 @@ from jaxtyping import Int
 from mechcore.ablation.effects import roles as names
 from mechcore.ablation.effects.changes import Ablations
 from mechcore.ablation.effects.information import information_table
+from mechcore.ablation.effects.net import strata_of
 from mechcore.ablation.effects.roles import COMPONENT_ROLES, component_roles
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.data.examples import ALL
@@ -52,13 +40,7 @@ ON_HALVES = ("role_on_first_half", "role_on_second_half")
 ROLES_TABLE = COMPONENT_ROLES.named(
     COMPONENT_ROLES.name,
     "",
-    Column(
-        "confirmed",
-        "flag",
-        "whether it has an information role on a random half of the examples, whose claims hold "
-        "on the other half",
-        optional=True,
-    ),
+    Column("confirmed", "flag", "whether a role on a half holds on the other", optional=True),
     *(
         Column(f"{name}_{place}", kind, f"{PLACES[place]}, {meaning}", optional=True)  # type: ignore[arg-type]
         for place in PLACES
@@ -87,17 +69,16 @@ def confirm_roles(
     """Judge roles on each half of the examples, and measure what they claim on the other half.
 
     Args:
-        roles: from `component_roles`, on all examples; not changed.
-        answers: the answers they were judged by, in domain (``"id"``), out of domain (``"ood"``),
-            and optionally out of domain with the mean of its texts as the fill (``"ood_mean"``).
+        roles: from `component_roles`, on all examples.
+        answers: those they were judged by: ``"id"``, ``"ood"`` and perhaps ``"ood_mean"``.
         settings: how to judge.
         subset: subset of the out-of-domain data, or a group of subsets.
         groups: out-of-domain subsets by the name of their group.
         seed: seed of the halves, and of the folds on each.
 
     Returns:
-        ``roles`` with the other columns of `ROLES_TABLE`. Changes and errors are shares; if a
-        half has too few examples or clusters, the domain's values are missing, with the reason.
+        ``roles`` with the other columns of `ROLES_TABLE`; values of a domain with too few examples
+        or clusters are missing, with the reason.
     """
     settings = settings or RoleSettings()
     components = roles["component"].tolist()
@@ -160,24 +141,17 @@ def _on_halves(
 
 def half_of(full: Evaluation, seed: int) -> Int[np.ndarray, " example"]:
     """The half, 0 or 1, of every example; clusters stay together, and strata are halved."""
-    label = np.unique(full.correct_classes.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
-    kinds = np.stack([full.subsets.astype(str), label.astype(str)])
-    stratum = np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
+    stratum = strata_of(full)
     if full.clusters is not None and len(np.unique(full.clusters)) > 1:
         return folds_of(stratum, seed, full.clusters, n_folds=2)
     half = np.empty(len(stratum), dtype=int)
     order = np.lexsort((np.random.default_rng(seed).random(len(stratum)), stratum))
-    half[order] = (
-        np.arange(len(stratum)) % 2
-    )  # so that the extra examples of odd strata are not all in one half
+    half[order] = np.arange(len(stratum)) % 2  # of all, so that odd strata are halved in turn
     return half
 
 
 def confirmation(roles: pd.DataFrame) -> str:
-    """A sentence on how many roles found on one half are confirmed on the other, with mean effects.
-
-    Sizes are in points, in the direction found; empty without the columns of `confirm_roles`.
-    """
+    """A sentence on how many roles of one half are confirmed on the other, and mean effects."""
     if "confirmed" not in roles or roles.empty:
         return ""
     reason, check = roles["reason_confirmed"].fillna("").iloc[0], "Split-half check:"

@@ -1,10 +1,6 @@
 """How a component's effect grows with its dose, and what part of it later components repair.
 
-The dose is the share 1 - m of an output that its fill replaces: at 0 the model is intact, at 1 the
-component is ablated. The *direct* effect is the change when only the path from the component to the
-answer is cut (`mechcore.masking.blinding`). The rest of the effect at dose 1 is *indirect*: it goes
-through later components. If it is smaller and has the opposite sign, they undo part of the direct
-effect ("self-repair", arXiv 2307.15771).
+The dose is the share 1 - m of an output that its fill replaces. See docs/concepts/paths.md.
 """
 
 from __future__ import annotations
@@ -39,26 +35,15 @@ COLUMNS = {
     "components repair this part",
 }
 """Changes in `DOSE`, and their meaning."""
+_MONOTONE = "whether every dose adds to the change; ``no`` if one is shown to reduce it"
 
 DOSE = Schema(
     "dose",
     "Changes in margin as a component is ablated by degrees, with their direct part.",
     (
-        COMPONENT,
-        DATA,
-        SPLIT,
-        N,
-        *(
-            column
-            for name, meaning in COLUMNS.items()
-            for column in own_ends(name, "number", meaning, unit="nats")
-        ),
-        Column(
-            "monotone",
-            "text",
-            "whether every further dose adds to the change: ``yes``; ``no`` if one is shown to "
-            "reduce it (95 % intervals, Bonferroni over doses); else ``open``",
-        ),
+        *(COMPONENT, DATA, SPLIT, N),
+        *(c for name, told in COLUMNS.items() for c in own_ends(name, "number", told, unit="nats")),
+        Column("monotone", "text", _MONOTONE),
     ),
 )
 
@@ -88,20 +73,8 @@ def dose_table(
 ) -> pd.DataFrame:
     """Changes in margin (nats) at several doses, and the direct and the indirect part of the last.
 
-    Args:
-        model: any TransformerLens model.
-        components: heads and MLPs, each examined alone.
-        data: labelled examples of any form, see `mechcore.data.given`.
-        means: the model's mean activations; not needed for ``fill="zero"``.
-        fill: what replaces outputs, see `mechcore.masked`.
-        split: ``"id"`` or ``"ood"``, of the data.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per batch.
-        n_resamples: bootstrap resamples over examples, or over their clusters.
-        seed: seed of all draws.
-
-    Returns:
-        The columns of `DOSE`, one row per component.
+    Every component is examined alone; data, means and options are those of `mechcore.ablate`.
+    Returns the columns of `DOSE`.
 
     Raises:
         InputError: a component is out of range, or labels cannot be matched.

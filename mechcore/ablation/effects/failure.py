@@ -1,20 +1,12 @@
 """The failure out of domain, and how much of it a threshold or a set of components explains.
 
-The *gap* is the balanced accuracy in domain less that out of domain. A new *threshold*, one bias
-per label that is fitted to other out-of-domain examples, gives some of it back; the *ceiling* is
-what the best biases for these very examples would give. The rest is information.
-
-The rule (`explanation`), where the interval of the gap excludes 0 and the gap is at least the least
-effect of interest: the failure is explained by what gives back the larger part of the gap, the
-threshold (counted from guessing, if the model is worse than that) or a set of components that is
-confirmed to hurt beyond it (`mechcore.ablation.effects.net.hurting`); in part from `PARTLY` of the
-gap on, mostly from `MOSTLY` on. Below that, ablation does not explain it.
+Definitions and the rule: docs/concepts/repair.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,17 +16,21 @@ from mechcore.ablation.effects.changes import own_ends
 from mechcore.ablation.effects.net import LABEL, hurting, places
 from mechcore.data.examples import ALL
 from mechcore.evaluation.biases import fit_biases
+from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, share_interval, weighted_sum
 from mechcore.evaluation.p_values import ROUNDING
 from mechcore.evaluation.recalibration import (
+    across_labels,
     area_under_curve,
-    decompose,
     effect_over_labels,
     folds_of,
+    labels_of,
     reason_against,
+    refitted,
+    scores_of,
 )
-from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.tables import PLACE, Column, N, Schema
 
 PARTLY, MOSTLY = 0.25, 0.75
 """Shares of the gap from which on something explains it in part, and mostly."""
@@ -43,28 +39,12 @@ FAILURE = Schema(
     "failure",
     "Where the full model fails, by subset and label, and what a new threshold would give back.",
     (
-        *PLACE,
-        LABEL,
-        N,
-        *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
+        *(*PLACE, LABEL, N, *own_ends("accuracy", "share", "accuracy")),
         Column("wrong", "share", "share of the split's wrong answers", header="of all errors"),
-        *estimate(
-            "balanced_accuracy",
-            "share",
-            "accuracy with labels weighed alike; missing where there is one label",
-            low="balanced_accuracy_low",
-            high="balanced_accuracy_high",
-            header="balanced",
-        ),
-        Column(
-            "recalibrated",
-            "share",
-            "balanced accuracy after one bias per label is fitted to other examples",
-        ),
+        *own_ends("balanced_accuracy", "share", "of two labels or more", header="balanced"),
+        Column("recalibrated", "share", "with one bias per label, fitted to other examples"),
         *own_ends("threshold", "points", "what that adds", header="given back by a threshold"),
-        Column(
-            "ceiling", "share", "with the best biases for these examples; more is not to be had"
-        ),
+        Column("ceiling", "share", "with the best biases for these examples"),
         Column("auc", "share", "area under the curve, where there are two labels", header="AUC"),
         Column("guessing", "share", "balanced accuracy of guessing"),
     ),
@@ -81,15 +61,8 @@ def failure_table(
 ) -> pd.DataFrame:
     """Accuracy of the full model by subset and label, and what a threshold would give back.
 
-    Args:
-        full: answers by split.
-        labels: name of every example's label, by split, see `label_names`.
-        names: of the data, by split.
-        n_resamples: bootstrap resamples.
-        seed: of folds and resamples.
-
-    Returns:
-        The columns of `FAILURE`.
+    Answers, names of every example's label, and names of the data are by split; ``seed`` is that of
+    folds and resamples. Returns the columns of `FAILURE`.
     """
     rows = []
     for split, answers in full.items():
@@ -106,8 +79,8 @@ def failure_table(
 
 def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, float]:
     """Balanced accuracy, and what biases make of it; nothing where there is one label."""
-    kinds, label = np.unique(part.correct_classes.numpy(), axis=0, return_inverse=True)
-    label = label.reshape(-1)
+    correct = part.correct_classes.numpy()
+    kinds, label = labels_of(correct)
     if len(kinds) < 2:
         return {}
     options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
@@ -115,25 +88,19 @@ def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, flo
     right = np.stack([np.zeros(len(label)), part.correct])
     (own,) = effect_over_labels(right, label, sample).intervals(**options)
     figures = own.columns("balanced_accuracy") | {"guessing": 1 / len(kinds)}
-    if reason_against(part.correct_classes.numpy()):
+    if reason_against(correct):
         return figures
     logits = part.logits.numpy().astype(float)
-    scores = np.stack([logits[:, classes].max(-1) for classes in kinds], axis=-1)
-    added, clusters = np.empty(scores.shape), part.clusters
-    folds = folds_of(label, seed, clusters)
-    for fold in np.unique(folds):
-        others = folds != fold
-        added[~others] = fit_biases(scores[None, others], label[others])[0]
-    biased = np.where(kinds.any(0), logits + added @ kinds, -1e9)
-    gained = decompose(
-        logits, biased[None], part.correct_classes.numpy(), clusters=clusters, seed=seed
-    ).accuracy.drawn(sample)
-    (change,) = gained.intervals(**options)
+    scores = scores_of(logits, kinds)
+    right[0] = part.correct
+    right[1] = refitted(scores[None], label, folds_of(label, seed, part.clusters))
+    clusters = across_labels(Sample.of(part.clusters, len(label)), label)
+    (change,) = effect_over_labels(right, label, clusters).drawn(sample).intervals(**options)
     figures |= change.columns("threshold") | {"recalibrated": own.mean + change.mean}
     fitted = (scores + fit_biases(scores[None], label)).argmax(-1) == label
     ceiling = np.mean([fitted[label == i].mean() for i in range(len(kinds))])
     if len(kinds) == 2:
-        figures["auc"] = area_under_curve(logits, part.correct_classes.numpy())
+        figures["auc"] = area_under_curve(logits, correct)
         wrong, hits, _ = roc_curve(label, scores[:, 1] - scores[:, 0])
         ceiling = ((1 + hits - wrong) / 2).max()
     return figures | {"ceiling": max(float(ceiling), figures["recalibrated"])}
@@ -143,10 +110,7 @@ def _calibration(part: Evaluation, n_resamples: int, seed: int) -> dict[str, flo
 
 
 class Gap(NamedTuple):
-    """Balanced accuracy in domain less that out of domain, with its interval, all shares.
-
-    Where out-of-domain data have one label, both are plain accuracies.
-    """
+    """Accuracy, balanced if known, in domain less that out of domain, with its interval; shares."""
 
     inside: float
     outside: float
@@ -169,30 +133,16 @@ def gap_of(failure: pd.DataFrame) -> Gap:
 
 
 class Explanation(NamedTuple):
-    """What explains a failure.
+    """What explains a failure: ``"none"`` if none is shown; the other share is the runner-up's."""
 
-    Attributes:
-        kind: ``"none"`` (no failure is shown), ``"threshold"``, ``"components"``, or
-            ``"unexplained"``.
-        share: of the gap, at most 1.
-        name: of the set of components.
-        other: share of the gap of the other of threshold and components.
-    """
-
-    kind: str
+    kind: Literal["none", "threshold", "components", "unexplained"]
     share: float = 0.0
     name: str = ""
     other: float = 0.0
 
 
 def explanation(failure: pd.DataFrame, sets: pd.DataFrame, least: float = 0.01) -> Explanation:
-    """What explains the failure, by the rule of this module.
-
-    Args:
-        failure: see `failure_table`.
-        sets: see `net_table`.
-        least: the least gap of interest, a share.
-    """
+    """What explains the failure of `failure_table`, given `net_table` and the least gap."""
     gap = gap_of(failure)
     if not gap.low > 0 or gap.size < least - ROUNDING:
         return Explanation("none")

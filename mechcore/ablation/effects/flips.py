@@ -1,8 +1,4 @@
-"""Examples whose answer flips when a single component is ablated, for inspection.
-
-An answer *flips* if it changes from right to wrong or from wrong to right. A change between two
-wrong classes, or between two classes that are correct for the label, is not a flip.
-"""
+"""Examples whose answer flips between right and wrong when a single component is ablated."""
 
 from __future__ import annotations
 
@@ -64,20 +60,13 @@ def flip_table(
     classes: Sequence[str],
     most: int = SHOWN,
 ) -> pd.DataFrame:
-    """Examples whose answer flips without each component.
-
-    They are ranked out of domain first, then by size of the change in margin, then by
-    order in the data.
+    """Examples whose answer flips without each component; the columns of `FLIPS`.
 
     Args:
-        swept: answers without single components, with their logits, in domain and out of domain;
-            larger sets are ignored.
+        swept: answers by split, with their logits; sets of several components are ignored.
         examples: the examples, by split.
         classes: names of the classes, in the order of the logits.
         most: maximum number of examples per component.
-
-    Returns:
-        The columns of `FLIPS`, by component.
     """
     ordered = sorted(swept, key=lambda ablations: OUT_FIRST.index(ablations.split))
     alone = [cut for cut in ordered[0].sets if len(cut) == 1] if ordered else []

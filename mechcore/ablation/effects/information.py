@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.cuts import Cut
-from mechcore.ablation.effects.changes import SET, SIZE, Ablations, own_ends, place
+from mechcore.ablation.effects.changes import SET, SIZE, Ablations, own_ends, p_column, place
 from mechcore.errors import InputError
 from mechcore.evaluation.clusters import Sample, degrees_of_freedom
 from mechcore.evaluation.intervals import Statistics
@@ -24,31 +24,20 @@ FIGURES = {
     "balanced_accuracy": "change in balanced accuracy, the sum of information and threshold",
     "information": "change in balanced accuracy after one bias per label is refitted",
     "threshold": "the rest, which moving the threshold between the labels undoes",
-    "shift": "change in how often the label whose share of answers changes most is predicted, with "
-    "equal weight per label; not 0 for a moved threshold that costs one label what another gains",
+    "shift": "change in how often the label whose share changes most is predicted, labels weighed "
+    "alike; p and interval are corrected for the choice of the label",
     "auc": "change in the area under the ROC curve of the margin, for two labels",
 }
+CORRECTED = "corrected over the sets of a subset (Benjamini-Hochberg)"
 
 
 def _change_columns(figure: str, meaning: str) -> tuple[Column, ...]:
     change = f"{figure}_change"
     return (
         *own_ends(change, "points", meaning, populations=True),
-        Column(
-            f"{change}_se", "share", f"standard error of {change}, as in its interval", shown="bare"
-        ),
-        Column(
-            f"{figure}_p",
-            "number",
-            f"p of {change} being 0, consistent with its interval",
-            shown="small",
-        ),
-        Column(
-            f"{figure}_p_adjusted",
-            "number",
-            "corrected over the sets of a subset (Benjamini-Hochberg)",
-            shown="small",
-        ),
+        Column(f"{change}_se", "share", f"standard error of {change}", shown="bare"),
+        p_column(f"{figure}_p", f"p of {change} being 0, consistent with its interval"),
+        p_column(f"{figure}_p_adjusted", CORRECTED),
     )
 
 
@@ -58,14 +47,8 @@ INFORMATION = Schema(
     "Changes from ablating each set, in information and by a moved threshold, on every subset "
     "and group of subsets; negative: worse without it.",
     (
-        SET,
-        SIZE,
-        *PLACE,
-        N,
-        *CLUSTERS,
-        Column(
-            "df", "number", "degrees of freedom of standard errors over clusters", optional=True
-        ),
+        *(SET, SIZE, *PLACE, N, *CLUSTERS),
+        Column("df", "number", "of standard errors over clusters", optional=True),
         *(column for described in FIGURES.items() for column in _change_columns(*described)),
         REASON,
     ),
@@ -79,25 +62,14 @@ def information_table(
     subsets: Collection[str] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Changes of every set in information and by a moved threshold, see `recalibration`.
+    """Changes of every set in information and by a moved threshold; the columns of `INFORMATION`.
 
     Args:
         ablations: the answers, with their logits.
-        groups: subsets to pool under a name, with one threshold for all, in addition to every
-            subset and all examples.
+        groups: subsets to pool under a name, with one threshold for all.
         subsets: subsets and groups to list; by default all.
         statistics: ``n_resamples``, ``level`` and ``seed`` (also of the folds), see
             `mechcore.evaluation.intervals.mean_intervals`.
-
-    Returns:
-        One row per set and subset. All changes are shares, negative if the model is worse
-        without the set: balanced_accuracy_change, its parts information_change and
-        threshold_change, shift_change (how much more or less often the label with the largest such
-        change is predicted), and, for two labels, auc_change, the change in the area under the ROC
-        curve of the margin. Each has an interval, a standard error, the p of a t test of its being
-        0 on the same data as the interval, and that p corrected over sets (Benjamini-Hochberg,
-        within a subset and figure). Interval and p of shift_change are corrected for the selection
-        among labels (Bonferroni). ``reason`` says why values are missing, if they are.
 
     Raises:
         InputError: a group names an unknown subset, or logits were not kept.
@@ -152,10 +124,7 @@ def _effects(parts: Decomposition) -> dict[str, Effect]:
 
 
 def _columns(
-    figure: str,
-    effect: Effect,
-    samples: Mapping[str, Sample],
-    statistics: Statistics,
+    figure: str, effect: Effect, samples: Mapping[str, Sample], statistics: Statistics
 ) -> dict[str, Sequence[float] | np.ndarray]:
     answers = figure != "auc"
     columns: dict[str, Sequence[float] | np.ndarray] = {f"{figure}_change": effect.changes}

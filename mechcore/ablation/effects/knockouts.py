@@ -1,17 +1,6 @@
 """How much of what a head does goes through its attention to a category of keys.
 
-The *share* of a category is the change in margin with its keys hidden from the head's queries, over
-the change with the head ablated altogether: two means over the same examples, with Fieller's
-interval. It is given where the head's own change is shown not to be 0 (a paired t test, corrected
-over heads by Benjamini-Hochberg). At 1 all that the head does is gone with that attention, at 0
-nothing is. It can be above 1, as what remains of the attention is scaled up, which may do worse
-than the mean that ablation puts in its place. Shares do not add up to 1: categories overlap.
-
-A category *carries* the effect if its share is more than `CARRIED`, significantly so (a paired t
-test, corrected over heads and categories by Benjamini-Hochberg), and few controls have as large a
-share. In each control as much of the attention of the same queries is hidden on other keys, drawn
-at random. A category does not carry it if its share is significantly less, or if controls have as
-much. Sets of several heads have no controls.
+Shares, controls and the rule for what is carried: docs/concepts/knockouts.md.
 """
 
 from __future__ import annotations
@@ -23,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends
+from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends, p_column
 from mechcore.ablation.effects.information import information_table
 from mechcore.data.examples import ALL
 from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.intervals import Statistics, mean_intervals, ratio_intervals
 from mechcore.evaluation.p_values import adjusted_p, p_among, paired_p
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema
-from mechcore.wording import SIGNIFICANT
+from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SIGNIFICANT, SUPPORTED
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,10 +27,9 @@ if TYPE_CHECKING:
 CARRIED = 0.5
 """Share of an effect that a category carries it with, at least."""
 
-SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
-
 _FIGURES: dict[str, Kind] = dict.fromkeys(("information", "threshold", "accuracy"), "points")
 _FIGURES["margin"] = "number"
+_SHARE = "margin_change over margin_change_without, where the latter is shown not to be 0"
 KNOCKOUTS = Schema(
     "knockouts",
     "What changes with the keys of a category hidden from the queries of a head, or of several, "
@@ -49,10 +37,7 @@ KNOCKOUTS = Schema(
     (
         Column("component", "text", "the head; or core, other heads, all heads, hidden together"),
         SIZE.called("", meaning="heads whose keys are hidden"),
-        Column("category", "text", "the keys that are hidden"),
-        *PLACE,
-        N,
-        *CLUSTERS,
+        *(Column("category", "text", "the keys that are hidden"), *PLACE, N, *CLUSTERS),
         *(
             column
             for figure, kind in _FIGURES.items()
@@ -62,25 +47,14 @@ KNOCKOUTS = Schema(
             )
         ),
         Column("mass", "share", "attention on the category, of queries that have such a key"),
-        *own_ends(
-            "share",
-            "share",
-            "margin_change over margin_change_without, where the latter is shown not to be 0",
-            header="share of its effect",
-        ),
-        Column("p", "number", f"of the share being {CARRIED:g}", shown="small"),
-        Column("p_adjusted", "number", "corrected over heads and categories", shown="small"),
+        *own_ends("share", "share", _SHARE, header="share of its effect"),
+        p_column("p", f"of the share being {CARRIED:g}"),
+        p_column("p_adjusted", "corrected over heads and categories"),
         Column("n_controls", "whole", "draws of as much attention on other keys"),
         Column("control_share", "share", "mean share where that is hidden instead"),
         Column("control_mass", "share", "part of the mass that could be hidden there"),
-        Column("p_control", "number", "of so large a share among controls", shown="small"),
-        Column(
-            "carried",
-            "text",
-            f"whether the category carries the effect: {SUPPORTED}, {NOT_SUPPORTED} or "
-            f"{INCONCLUSIVE}; empty for heads without a shown effect, and groups",
-            header="carries it",
-        ),
+        p_column("p_control", "of so large a share among controls"),
+        Column("carried", "text", "whether the category carries the effect", header="carries it"),
     ),
 )
 
@@ -92,7 +66,7 @@ def knockout_table(
     groups: Mapping[str, Sequence[str]] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Changes with hidden keys, and their shares; no controls yet, see `with_controls`.
+    """Changes with hidden keys, and their shares; the columns of `KNOCKOUTS`, without controls.
 
     Args:
         plain: the answers without each head, and without sets of heads that have a name.
@@ -100,9 +74,6 @@ def knockout_table(
         masses: by head and category, see `mechcore.attention.knockouts.masses`.
         groups: subsets to take together under a name, beside all examples.
         statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
-
-    Returns:
-        The columns of `KNOCKOUTS`, one row per head or set, category, and group of examples.
     """
     wanted, tables = [ALL, *(groups or {})], []
     members = {name: rows for name, rows in plain.full.groups(groups) if name in wanted}
@@ -164,10 +135,9 @@ def to_control(table: pd.DataFrame) -> pd.DataFrame:
 def with_controls(
     table: pd.DataFrame, controls: Mapping[int, tuple[float, Sequence[float]]]
 ) -> pd.DataFrame:
-    """The table with its controls, and what is carried by the rules of this module.
+    """The table with what is carried; controls are shares of the category and of its draws.
 
-    Controls are shares of the category and of the draws, on the same examples, by the index of the
-    rows of `to_control`.
+    They are by the index of the rows of `to_control`.
     """
     table = table.copy()
     for row, (share, shares) in controls.items():

@@ -1,18 +1,12 @@
 """Answers that ablating sets of components fixes and breaks, by subset and label.
 
-*Fixed* are answers that are right without the set alone, *broken* those that are wrong without it
-alone. The *net* change is the share fixed less the share broken, with labels weighed alike where
-there are several. Where there is one label, it cannot be told from a moved threshold.
-
-A net change is *shown* where its p, adjusted over the sets of a place, is under alpha, and it has
-at least the least size of interest. It is *confirmed* where it is shown on all examples of a place
-and on one of two random halves of them at least, and on the half opposite to each such half has
-the same sign and a p under alpha, adjusted over all claims of a half.
+`FAILURE_SETS` says what is net, shown and confirmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,16 +14,17 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import SET, Ablations, own_ends
+from mechcore.ablation.effects.changes import SET, Ablations, own_ends, p_column
+from mechcore.ablation.effects.information import CORRECTED, information_table
 from mechcore.data.examples import ALL
-from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.p_values import ROUNDING, adjusted_p
 from mechcore.evaluation.recalibration import (
     Effect,
-    decompose,
+    across_labels,
     effect_over_labels,
     folds_of,
+    labels_of,
     reason_against,
 )
 from mechcore.tables import SUBSET, Column, N, Schema
@@ -40,7 +35,8 @@ LEAST_EXAMPLES = 20
 LABEL = Column("label", "text", "of the examples; ``all`` is every label")
 FAILURE_SETS = Schema(
     "failure_sets",
-    "Answers that ablating each set fixes and breaks out of domain, by subset and label.",
+    "Answers that ablating each set fixes and breaks out of domain, by subset and label. A net "
+    "change is shown where it has the least size of interest and p_adjusted is under alpha.",
     (
         SET,
         Column("kind", "text", "``single``, ``pair`` or ``core``"),
@@ -51,19 +47,12 @@ FAILURE_SETS = Schema(
         Column("fixed", "whole", "answers that are right without the set, and wrong with it"),
         Column("broken", "whole", "the other way round"),
         *own_ends("net", "points", "share fixed less share broken, labels weighed alike"),
-        Column("p", "number", "of its being 0", shown="small"),
-        Column(
-            "p_adjusted",
-            "number",
-            "corrected over the sets of a place (Benjamini-Hochberg)",
-            shown="small",
-        ),
+        p_column("p", "of its being 0"),
+        p_column("p_adjusted", CORRECTED),
         Column("halves_found", "whole", "halves of the examples, 0 to 2, that alone would show it"),
         Column("net_confirmed", "points", "net change on the halves opposite to these"),
         Column("confirmed", "flag", "whether it is shown, and holds opposite to each such half"),
-        *own_ends(
-            "information", "points", "over all examples: change in information without the set"
-        ),
+        *own_ends("information", "points", "over all examples: change without the set"),
         Column("said", "text", "over all examples: the label whose share changes most"),
         Column("said_change", "points", "how much more often it is said without the set"),
     ),
@@ -92,7 +81,7 @@ def places(full: Evaluation, labels: Sequence[str]) -> Iterator[Place]:
 
 def label_names(correct: Bool[np.ndarray, "example cls"], labels: Sequence[str]) -> list[str]:
     """The names of examples' labels, those of the same classes by one name."""
-    number = np.unique(correct, axis=0, return_inverse=True)[1].reshape(-1)
+    number = labels_of(correct)[1]
     names: dict[int, str] = {}
     return [names.setdefault(int(i), name) for i, name in zip(number, labels, strict=True)]
 
@@ -107,7 +96,7 @@ def net_table(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Answers that ablating each set fixes and breaks, by subset and label.
+    """Answers that ablating each set fixes and breaks; the columns of `FAILURE_SETS`.
 
     Args:
         ablations: the answers out of domain.
@@ -117,17 +106,12 @@ def net_table(
         alpha: false discovery rate.
         n_resamples: bootstrap resamples.
         seed: of halves and resamples.
-
-    Returns:
-        The columns of `FAILURE_SETS`; see this module for what is confirmed.
     """
     full = ablations.full
     before = full.correct.astype(float)
     changes = np.stack([ablations.without[s].correct - before for s in kinds])
-    number = np.unique(full.correct_classes.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
-    kinds_of_example = np.stack([full.subsets.astype(str), number.astype(str)])
-    stratum = np.unique(kinds_of_example, axis=1, return_inverse=True)[1].reshape(-1)
-    half = folds_of(stratum, seed, full.clusters, n_folds=2)
+    number = labels_of(full.correct_classes.numpy())[1]
+    half = folds_of(strata_of(full), seed, full.clusters, n_folds=2)
     tables = []
     for place in places(full, labels):
         rows = place.rows
@@ -162,27 +146,18 @@ def net_table(
     table["said"] = table["said"].astype(object).fillna("")
     table.loc[of_all, ["said", "said_change"]] = _said(ablations, list(kinds), labels, number)
     if not reason_against(full.correct_classes.numpy()):
-        known = _information(ablations, list(kinds), n_resamples, seed)
-        table.loc[of_all, ["information", "information_low", "information_high"]] = known
+        sets = replace(ablations, without={one: ablations.without[one] for one in kinds})
+        known = information_table(sets, subsets=[ALL], n_resamples=n_resamples, seed=seed)
+        for end in ("", "_low", "_high"):
+            table.loc[of_all, f"information{end}"] = known[f"information_change{end}"].to_numpy()
     return table
 
 
-def _information(
-    ablations: Ablations, sets: Sequence[ComponentSet], n_resamples: int, seed: int
-) -> list[list[float]]:
-    """The change in information without each set, with the ends of its interval."""
-    full = ablations.full
-    without = np.stack([np.asarray(ablations.without[one].logits) for one in sets])
-    parts = decompose(
-        full.logits.numpy(),
-        without,
-        full.correct_classes.numpy(),
-        clusters=full.clusters,
-        seed=seed,
-    )
-    effect = parts.information.drawn(full.samples()[""])
-    ends = effect.intervals(n_resamples=n_resamples, seed=seed)
-    return [[end.mean, end.low, end.high] for end in ends]
+def strata_of(full: Evaluation) -> Int[np.ndarray, " example"]:
+    """A number for the subset and label of every example."""
+    number = labels_of(full.correct_classes.numpy())[1]
+    kinds = np.stack([full.subsets.astype(str), number.astype(str)])
+    return np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
 
 
 def _shown(net: np.ndarray, p: np.ndarray, least: float, alpha: float) -> np.ndarray:
@@ -199,12 +174,7 @@ def _effect(
     """Changes of the mean over labels on some examples, against none."""
     label = np.unique(number[rows], return_inverse=True)[1].reshape(-1)
     values = np.concatenate([np.zeros((1, len(label))), changes[:, rows]])
-    sample = full.samples(rows)[""]
-    if sample.clusters is not None:
-        of_clusters = np.unique([label, sample.clusters], axis=1)[0]
-        if np.bincount(of_clusters).min() < 2:  # one cluster of a label says nothing of others
-            sample = Sample(np.zeros(len(label), dtype=int))
-    return effect_over_labels(values, label, sample)
+    return effect_over_labels(values, label, across_labels(full.samples(rows)[""], label))
 
 
 def _opposite(
@@ -267,8 +237,7 @@ def over_all(sets: pd.DataFrame) -> pd.DataFrame:
 def hurting(sets: pd.DataFrame, *, beyond_threshold: bool = True) -> pd.DataFrame:
     """Rows of sets that are confirmed to hurt over all examples, those that hurt most first.
 
-    Beyond the threshold are those without which information is not lost, as far as it is known;
-    the others only move it.
+    Beyond the threshold are those without which information is not known to be lost.
     """
     whole = over_all(sets)
     only_moves = whole["information"] <= 0

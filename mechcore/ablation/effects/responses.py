@@ -50,8 +50,8 @@ RESPONSES = Schema(
         *own_ends("rho", "number", "Spearman's rank correlation", signed=True),
         *own_ends("partial", "number", "rho, given the full model's margin", signed=True),
         *own_ends("slope", "number", "for a standard deviation of it", unit="nats", signed=True),
-        Column("p", "number", _P, shown="small"),
-        Column("p_adjusted", "number", _ADJUSTED, shown="small"),
+        changes.p_column("p", _P),
+        changes.p_column("p_adjusted", _ADJUSTED),
     ),
 )
 
@@ -65,7 +65,7 @@ def response_rows(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """What changes respond to on a split, without labels of few examples.
+    """Rows of `RESPONSES` for `with_adjusted_p` on a split, without labels of few examples.
 
     Args:
         ablations: the answers.
@@ -74,9 +74,6 @@ def response_rows(
         labels: name of every example's label.
         n_resamples: bootstrap resamples.
         seed: of folds, permutations and resamples.
-
-    Returns:
-        Rows of `RESPONSES` for `with_adjusted_p`.
     """
     names = pd.Series(label_names(ablations.full.correct_classes.numpy(), labels))
     enough = np.flatnonzero(names.map(names.value_counts()) >= LEAST_EXAMPLES)

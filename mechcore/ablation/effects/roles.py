@@ -1,39 +1,6 @@
 """The role of each component: what it is needed for, judged by ablating it alone.
 
-Changes are those of `information_table`, measured in domain and out of domain, and negative if
-the model is worse without the component. In each domain, information is
-
-- *lost*, if its change is significant, negative and at least the least effect of interest in size,
-- *gained*, if its change is so and positive,
-- *absent*, if its change is shown to be smaller than the least effect, or than a minor share of
-  the loss in the other domain (an equivalence test), and it is neither lost nor gained,
-- *open* otherwise.
-
-Out of domain, the training mean is not a neutral fill: it also injects the difference of the two
-domains' means into every text. So changes there can be measured with either mean, and are then
-lost, gained or absent only if this holds with both (an intersection-union test): their p is the
-larger of the two, and 1 if the signs differ. A role that would differ with one of the means alone
-is not sure.
-
-The first rule that fits gives the role (`ROLES`):
-
-1. lost in both: needed in both.
-2. gained out of domain: harmful out of domain.
-3. lost in domain, absent out of domain: needed in domain only; if it is open there: needed in
-   domain, and not sure.
-4. lost out of domain, absent or gained in domain: needed out of domain only; if it is open there:
-   needed out of domain, and not sure.
-5. gained in domain: harmful in domain.
-6. the threshold change or the shift is significant and at least the least effect in size, in
-   either: moves the threshold; sure if information is absent in both.
-7. no detectable effect; sure if information, threshold and shift are absent in both. Where a figure
-   could not be measured: undecided.
-
-Significance controls the false discovery rate among *components*, not among changes: a component is
-selected by the Simes p of its six changes, corrected over components (Benjamini-Hochberg), and its
-changes are tested at the level that this leaves (Benjamini and Bogomolov, J. R. Stat. Soc. B
-76, 2014), see `selective_p`. The p of the equivalence tests are corrected over components
-(Benjamini-Hochberg), for each figure and domain.
+The rules are in docs/concepts/roles.md.
 """
 
 from __future__ import annotations
@@ -45,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.effects.change_states import FIGURES, INJECTED, change_states, side_by_side
+from mechcore.ablation.effects.changes import p_column
 from mechcore.ablation.effects.information import REASON
 from mechcore.ablation.settings import OOD_MEAN, ROLES_NAME, RoleSettings
 from mechcore.evaluation.p_values import selective_p
@@ -65,23 +33,15 @@ ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, N
 
 _NAMED = 3
 """Number of components per group that a verdict names."""
+_CORRECTED = "its p (the larger of two means), corrected for the component's changes and components"
 
 
 def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
     low, high = (f"{figure}_change_{end}_{place}" for end in ("low", "high"))
-    meaning = (
-        f"change in {figure} {PLACES[place]} without the component; negative: worse without it"
-    )
+    meaning = f"change in {figure} {PLACES[place]}; negative: worse without it"
     return (
         *estimate(f"{figure}_change_{place}", "points", meaning, low=low, high=high),
-        Column(
-            f"{figure}_p_adjusted_{place}",
-            "number",
-            "its p, corrected within the component's six changes and over components; never under "
-            "alpha for a component that is not selected (Benjamini and Bogomolov)"
-            + ("; with two means, the larger p" if place == "ood" else ""),
-            shown="small",
-        ),
+        p_column(f"{figure}_p_adjusted_{place}", _CORRECTED),
     )
 
 
@@ -125,19 +85,14 @@ def component_roles(
     *,
     ood_mean: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """The role of each component, by the rules of this module.
+    """The role of each component, one row each; the columns of `COMPONENT_ROLES`.
 
     Args:
-        in_domain: rows of `information_table` for single components, on one subset (or all
-            examples) of in-domain data.
+        in_domain: rows of `information_table` for single components on one subset.
         out_of_domain: rows of the same components out of domain.
         settings: how to judge.
         ood_mean: like ``out_of_domain``, with the mean of the out-of-domain texts as the fill; with
             ``injected_margin`` if known.
-
-    Returns:
-        The columns of `COMPONENT_ROLES`, one row per component in the order of ``in_domain``.
-        Changes are shares, negative if the model is worse without the component.
 
     Raises:
         InputError: a component is repeated, or the tables have different components.
@@ -214,21 +169,14 @@ def _stands_out(row: Any) -> bool:
 
 
 def ranked(roles: pd.DataFrame) -> pd.DataFrame:
-    """The components with a role, those that matter most out of domain first.
-
-    Sorted by size of their information change out of domain or, if unknown, in domain.
-    """
+    """The components with a role, by size of their information change, out of domain first."""
     doing = roles[~roles["role"].isin([NONE, UNDECIDED])]
     keys = [f"information_change_{place}" for place in OUT_FIRST]
     return doing.sort_values(keys, key=lambda change: -change.abs(), kind="stable")
 
 
 def verdict(roles: pd.DataFrame) -> str:
-    """A sentence on which components are to blame, carry the generalisation or can be removed.
-
-    Changes in information are in points with their intervals, negative if the model is worse
-    without the component. If information is unknown in a domain, the sentence says why.
-    """
+    """A sentence on which components are to blame, carry the generalisation or can be removed."""
     if roles.empty:
         return "No component was ablated."
     known = [place for place in PLACES if roles[f"information_change_{place}"].notna().any()]

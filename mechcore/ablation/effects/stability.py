@@ -1,8 +1,4 @@
-"""Whether other examples of the same kind would rank components, or sets of them, the same way.
-
-Uses only the answers of a sweep; no model runs. `mechcore.evaluation.agreement` explains what
-resamples and halves show.
-"""
+"""Whether other examples of the same kind would rank components, or sets of them, the same way."""
 
 from __future__ import annotations
 
@@ -30,9 +26,18 @@ from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
 TOP = 10
 """Number of the largest items to compare, of 20 or more; of fewer items, half."""
-
 FEWEST = 3
 """Minimum number of items in a ranking."""
+
+_PREDICTED = "rho between two data sets of this size, by Spearman-Brown; missing if negative"
+
+
+def _mean(name: str, meaning: str) -> tuple[Column, ...]:
+    draws, _, figure = name.partition("_")
+    header = {"rho": "rho", "jaccard": "Jaccard of the top"}[figure]
+    over = {"halves": "over splits", "resamples": "over resamples"}[draws]
+    return own_ends(name, "number", meaning, over=over, header=header)
+
 
 STABILITY = Schema(
     "stability",
@@ -40,56 +45,16 @@ STABILITY = Schema(
     "random halves of the examples, and with bootstrap resamples of all of them.",
     (
         Column("size", "whole", "components in each of the sets ranked; 1 for single components"),
-        DATA,
-        SPLIT,
-        N,
-        METRIC.called("metric", names={}),
+        *(DATA, SPLIT, N, METRIC.called("metric", names={})),
         Column("n_ranked", "whole", "components or sets ranked", header="ranked"),
-        *own_ends(
-            "halves_rho",
-            "number",
-            "mean Spearman's rho between two halves; 0 if one has only ties",
-            over="over splits",
-            header="rho",
-        ),
-        Column(
-            "predicted_rho",
-            "number",
-            "rho between two data sets of this size, by the Spearman-Brown formula from "
-            "halves_rho; missing if that is below 0",
-            header="predicted rho",
-        ),
+        *_mean("halves_rho", "mean Spearman's rho between two halves; 0 if one has only ties"),
+        Column("predicted_rho", "number", _PREDICTED, header="predicted rho"),
         Column("top", "whole", "how many of the lowest changes or interactions are compared"),
-        *own_ends(
-            "halves_jaccard",
-            "number",
-            "mean Jaccard index of the ``top`` largest of two halves, ties broken at random",
-            over="over splits",
-            header="Jaccard of the top",
-        ),
-        Column(
-            "jaccard_by_chance", "number", "Jaccard index of two random choices", header="by chance"
-        ),
-        *own_ends(
-            "resamples_rho",
-            "number",
-            "mean Spearman's rho of resamples with all examples; about 0.7 for pure noise",
-            over="over resamples",
-            header="rho",
-        ),
-        *own_ends(
-            "resamples_jaccard",
-            "number",
-            "mean Jaccard index of the ``top`` largest of resamples and of all examples",
-            over="over resamples",
-            header="Jaccard of the top",
-        ),
-        Column(
-            "largest",
-            "text",
-            "the ``top`` largest over all examples, with the share of halves that also have it "
-            "in their top",
-        ),
+        *_mean("halves_jaccard", "mean Jaccard index of the ``top`` largest of two halves"),
+        Column("jaccard_by_chance", "number", "that of two random choices", header="by chance"),
+        *_mean("resamples_rho", "the same of resamples with all examples; of noise about 0.7"),
+        *_mean("resamples_jaccard", "the same of resamples and all examples"),
+        Column("largest", "text", "these, with the share of halves that have it in their top"),
     ),
 )
 """All such tables; those of interactions have their own names."""
@@ -108,13 +73,10 @@ SEARCH_STABILITY = STABILITY.named(
 def change_stability(
     ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """Stability of the ranking of single components by their changes in accuracy and margin.
+    """Stability of the ranking of single components by their changes; the columns of `STABILITY`.
 
-    ``n_resamples`` is the number of bootstrap resamples, and of splits into halves.
-
-    Returns:
-        The columns of `STABILITY`, over all examples. Empty for fewer than `FEWEST` components, and
-        for examples from too few clusters, see `mechcore.evaluation.clusters`.
+    ``n_resamples`` is also the number of splits into halves. Empty for fewer than `FEWEST`
+    components, and for examples from too few clusters.
     """
     singles = [cut for cut in ablations.sets if len(cut) == 1]
     values = {

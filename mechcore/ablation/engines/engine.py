@@ -1,8 +1,6 @@
 """Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
 
-The third is in `mechcore.ablation.engines.restart`. All divide a sweep into tasks, each of a part
-and a batch, and write the answers of every finished task to the same `AnswerBuffer`, so that an
-interrupted sweep can be resumed.
+All divide a sweep into tasks and write finished ones to an `AnswerBuffer`, to be resumed.
 """
 
 from __future__ import annotations
@@ -96,13 +94,11 @@ class Job:
         if isinstance(self.data, EncodedExamples):
             return list(self.data.batches(self.batch_size))
         batches: list[Batch] = []
-        start = 0
         for batch in self.data:
             inputs = model_inputs(self.model, batch)
-            end = start + len(inputs["input_ids"])
+            rows = torch.arange(len(inputs["input_ids"])) + sum(len(b["index"]) for b in batches)
             known = {name: value for name, value in batch.items() if torch.is_tensor(value)}
-            batches.append({**known, **inputs, "index": torch.arange(start, end)})
-            start = end
+            batches.append({**known, **inputs, "index": rows})
         return batches
 
     def asked(self, batch: Batch) -> dict[str, Tensor]:
@@ -165,10 +161,7 @@ class ReferenceEngine:
 
 
 class SharingEngine(ABC):
-    """Runs what sets have in common once, batch by batch.
-
-    ``shape`` is the model's as `tree.grow` is to see it: masks share whole levels of the tree.
-    """
+    """Runs what sets have in common once, by levels of ``shape``, batch by batch."""
 
     name: str
 

@@ -1,8 +1,6 @@
-"""Cutting many sets of paths.
+"""Cutting many sets of paths: on layers as functions where they have one receiver (`StackCuts`).
 
-Where layers are known as functions, sets of paths to one receiver share the full model's forward
-(`mechcore.ablation.engines.stack_cuts`). All others, to queries, keys and values or to several
-receivers, run as they are defined (`mechcore.masking.blinding`), several side by side.
+All others run as they are defined (`mechcore.masking.blinding`), several side by side.
 """
 
 from __future__ import annotations

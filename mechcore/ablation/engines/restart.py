@@ -1,15 +1,6 @@
 """The restart engine: prefixes shared on any model, by calling the model's own layers again.
 
-Masks that agree on all components of the layers before some layer share the residual stream there.
-It is computed once: the model's own forward runs with the earlier layers passing on what they are
-given and this layer's input replaced, and is left where the next layer would be called. Attention
-masks, positions, rotary tables and relative embeddings are made by the model itself each time.
-
-Of the last layer only the position read is wanted. The heads' outputs z are computed there for
-all positions, once for masks that agree up to that layer, and the forward is left at ``hook_z``.
-What follows z treats each position alone, so the last layer and the head then run on texts of one
-token: what attention makes of that is replaced by the z that is known. A head that reads more than
-one position shows in the check before the sweep, and has the last layer run everywhere.
+Of the last layer, z is computed once, and the rest runs on the position read alone, as one token.
 """
 
 from __future__ import annotations
@@ -40,10 +31,9 @@ class _Left(Exception):
 
 
 class Layers:
-    """A model's own forward, from any layer and up to any other.
+    """A model's own forward, from any layer and up to any other, told by the order of their calls.
 
-    Layers are told by the order of their calls, so that one module may be several of them. Before a
-    layer can be passed over it has to run once, which shows what it returns.
+    A layer has to run once, which shows what it returns, before it can be passed over.
 
     Raises:
         InputError: the model has no layers in ``blocks``.
@@ -66,10 +56,7 @@ class Layers:
         x: Float[Tensor, "row pos d_model"] | None = None,
         stop: int | None = None,
     ) -> Tensor:
-        """Run a model in evaluation mode from ``start`` up to ``stop``, or up to the logits.
-
-        ``x`` is the residual stream before the first layer to run; None for the embedding. With
-        ``stop`` the residual stream before that layer is returned.
+        """The residual stream before ``stop``, or the logits, from ``x`` before layer ``start``.
 
         Raises:
             InputError: the model's forward does not call its layers.

@@ -1,10 +1,6 @@
-"""Cutting paths on a model's layers as functions.
+"""Cutting paths on a model's layers as functions, from what the full model's components put out.
 
-The full model runs once for a batch, and what its components put out is kept. What a receiver that
-is blind to some senders puts out then takes adds and norms over these outputs, with the fill for
-the senders', and the receiver itself; only what follows it runs again. An answer that is blind
-takes adds and norms alone, at the position that is read. `mechcore.masking.blinding` defines what
-is computed here.
+Only a blind receiver and what follows it run again; a blind answer takes adds and norms alone.
 """
 
 from __future__ import annotations
@@ -30,9 +26,8 @@ MAX_KEPT = 2**31
 class _Run:
     """The full model on a batch, by layer: what its components put out, and the stream before each.
 
-    ``rows`` of the batch that was drawn for; ``before`` is [batch, pos, d_model], after the last
-    layer, too; ``z`` of all heads; all of these, in the last layer, at ``read`` alone. ``fills`` is
-    what stands in for outputs, as far as it was asked for.
+    ``before`` is [batch, pos, d_model], after the last layer, too; the last layer has ``read``
+    alone. ``rows`` are those of the batch that was begun.
     """
 
     context: Context
@@ -71,10 +66,7 @@ class StackCuts:
         read: Int[Tensor, " batch"],
         rows: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch d_model"]:
-        """Run the full model on rows of a batch that was begun, and that `Fill.prepare` was told.
-
-        Returns the residual stream that the answer reads.
-        """
+        """The stream that the full model answers from, for rows of a batch that was begun."""
         stack, context = self.stack, self.stack.context(inputs, read)
         positions = real_positions(inputs["attention_mask"])
         self.known = run = _Run(context, read, positions, rows, [stack.embed(inputs)])

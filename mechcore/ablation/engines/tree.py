@@ -1,13 +1,6 @@
-"""The prefix tree of masks: what masks have in common runs once.
+"""The prefix tree of masks: what masks have in common runs once, depth first.
 
-Two masks that agree up to some component share everything up to it. A tree over masks has two
-levels a layer, heads and MLP: a node stands for all masks that agree so far, its children for the
-values they go on with. Depth first, a node's residual stream is computed once and handed to its
-children: the heads' outputs z do not depend on the mask of their own layer, and neither does the
-MLP's output, so a child costs only what comes after its component.
-
-The order of the work is the order of the masks, full ones first; what is alive at any moment is one
-path from the root, whatever the number of masks.
+Two levels a layer, heads and MLP: z does not depend on the mask of its own layer, nor does the MLP.
 """
 
 from __future__ import annotations
@@ -38,11 +31,7 @@ Child: TypeAlias = "tuple[int, Tensor, Node]"
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Masks that agree on everything before this level.
-
-    Their numbers are in the order in which they are finished; children are the values of this
-    level's components, and the masks that go on with them.
-    """
+    """Masks that agree so far, in the order in which they are finished, and the next values."""
 
     masks: tuple[int, ...]
     children: tuple[tuple[Float[Tensor, " component"], Node], ...]
@@ -121,9 +110,8 @@ class Work:
 class Runner(ABC):
     """Runs one batch through a model under all masks of a tree; what all ways to do so share.
 
-    At most ``max_tokens`` tokens (examples times masks times positions) are in one call of a layer:
-    nodes of one level are run together up to there. One node always runs. ``precision`` is that of
-    the matrix products, where it may be another than the model's.
+    Nodes of one level run together up to ``max_tokens`` tokens (examples times masks times
+    positions). ``precision`` is that of the matrix products, if not the model's.
     """
 
     precision: torch.dtype | None = None
@@ -140,10 +128,7 @@ class Runner(ABC):
     def run(
         self, inputs: Mapping[str, Tensor], read: Tensor | None, tree: Node, emit: Emit
     ) -> None:
-        """Run a batch [batch, pos], read at ``read`` [batch], for which `begin` was called.
-
-        None reads all positions.
-        """
+        """Run a batch that was begun, read at ``read`` [batch], or at all positions if None."""
 
     def _start(self, inputs: Mapping[str, Tensor], read: Tensor | None, emit: Emit) -> None:
         """Note what a batch needs; ``read`` is None where the last layer runs everywhere."""
@@ -155,11 +140,8 @@ class Runner(ABC):
         key = (kind, layer)
         if key not in self.known:
             value = self.fills.checked(kind, layer, self.positions, self.draws[key])
-            if (
-                is_per_token(kind, value)
-                and self.read is not None
-                and layer == self.shape.n_layers - 1
-            ):
+            last = layer == self.shape.n_layers - 1
+            if last and self.read is not None and is_per_token(kind, value):
                 rows = torch.arange(len(self.read), device=value.device)
                 value = value[rows, self.read.to(value.device)][:, None]
             self.known[key] = value.to(like)
@@ -174,11 +156,7 @@ class Runner(ABC):
 
 
 class TreeRunner(Runner):
-    """Runs a batch through a `Stack`; emits the residual stream [node, batch, *pos, d_model].
-
-    What children of one level have in common is done in one call, however many they are: on a GPU
-    each call costs about the same.
-    """
+    """Runs a batch through a `Stack`; emits the residual stream [node, batch, *pos, d_model]."""
 
     def __init__(self, stack: Stack, shape: ModelShape, fills: Fill, max_tokens: int) -> None:
         super().__init__(shape, fills, max_tokens)

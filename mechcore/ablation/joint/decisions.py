@@ -1,15 +1,6 @@
 """Estimates of many sets' interactions in a race, and the decisions that they allow.
 
-Intervals of mean margins need a bound of the interaction on one example. A set starts with a bound
-that is fixed in advance, and switches to a larger one when an example breaks it: to the first
-bound times a power of `STEP`, each of which has its own part of the set's error rate
-(`part_of_error`). Intervals under a smaller bound are discarded.
-
-Take a bound B and the set's interactions clipped to -B ... B. Their interval holds at all looks
-with its part of the error rate, whatever the interactions are; and as long as no interaction seen
-exceeds B, it is the interval of the interactions themselves. So, over all bounds at once, a set's
-last interval covers the mean of its interactions clipped to its last bound with a probability of
-1 - error. That is the mean itself if no unseen example has a larger interaction.
+A set's bound is raised when an example breaks it, see `part_of_error` and docs/ablation.md.
 """
 
 from __future__ import annotations
@@ -42,21 +33,12 @@ _MOST_NUMBERS = 2**22
 _ROUNDING = 1e-9
 """Relative rounding error of a mean."""
 
+_DECISION = "``above``, ``below`` or ``within`` the least effect; ``top`` or ``rest``; ``open``"
 DECISIONS = Schema(
     "race",
     "The decision of a race for every set.",
     (
-        SET,
-        SIZE,
-        DATA,
-        SPLIT,
-        Column(
-            "decision",
-            "text",
-            "``above`` and ``below``: larger than the least effect of interest, with its sign; "
-            "``within``: not larger; ``top`` and ``rest``: among the lowest, or not; ``open``: "
-            "undecided",
-        ),
+        *(SET, SIZE, DATA, SPLIT, Column("decision", "text", _DECISION)),
         Column("effect", "number", "mean over the examples seen, in the unit of the metric"),
         Column("low", "number", "lower bound, valid for all sets and looks at once", signed=True),
         Column("high", "number", "upper bound, likewise", signed=True),
@@ -79,7 +61,11 @@ AUDIT = Schema(
 
 
 def part_of_error(step: int) -> float:
-    """Part of a set's error rate for its bound after ``step`` steps; sums to 1 over all steps."""
+    """Part of a set's error rate for its bound after ``step`` steps; sums to 1 over all steps.
+
+    Under each bound the interval is that of the clipped interactions, whatever they are; it is that
+    of the interactions themselves as long as none seen exceeds the bound.
+    """
     return (1 - FIRST_PART) / (step * (step + 1)) if step else FIRST_PART
 
 
@@ -87,8 +73,7 @@ def part_of_error(step: int) -> float:
 class Goal:
     """What a race decides: interactions larger than ``least``, or the ``largest`` losses.
 
-    ``error`` is the probability that any decision is wrong; ``bound`` the largest interaction on
-    one example, nats of margin, None if it is known (accuracy) or still to be chosen.
+    ``bound`` is in nats; None if it is known (accuracy) or still to be chosen.
 
     Raises:
         InputError: not one of ``least`` and ``largest`` is given, a number is out of range, or the
@@ -146,9 +131,8 @@ class Goal:
 class Interactions:
     """Interactions of sets on the examples seen so far, bounds of their means, and decisions.
 
-    ``values`` is [set, example] in drawing order; ``seen`` marks examples whose values are known,
-    ``n`` is the number seen for each set when it was decided, ``steps`` how often its bound was
-    broken and raised.
+    By set: ``seen`` examples have known ``values`` [set, example in drawing order], ``n`` led to
+    the decision, and ``steps`` is how often the bound was raised.
     """
 
     def __init__(self, sets: Sequence[ComponentSet], n_all: int, goal: Goal) -> None:
@@ -182,10 +166,7 @@ class Interactions:
         self.seen[rows] = stop
 
     def decide(self, stop: int) -> None:
-        """Narrow the bounds of open sets, and make the decisions that they allow.
-
-        Sets that were decided under a bound that is now broken are open again.
-        """
+        """Narrow the bounds of open sets, and decide; broken bounds open decisions again."""
         rows, goal = np.flatnonzero(self.open), self.goal
         if not len(rows):
             return
@@ -244,11 +225,7 @@ class Interactions:
         )
 
     def audit(self, rows: Int[np.ndarray, " part"]) -> pd.DataFrame:
-        """The columns of `AUDIT`, for sets whose interactions are known on all examples.
-
-        If the bounds hold, a decision stands, or is a tie; if they fail, and the other sets' bounds
-        leave the decision open, it was based on wrong bounds.
-        """
+        """The columns of `AUDIT`, for sets whose interactions are known on all examples."""
         rows = rows[~self.open[rows]]
         low, high = self.low.copy(), self.high.copy()
         means = self.values[rows].mean(1, dtype=float)

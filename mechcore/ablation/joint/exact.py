@@ -1,14 +1,6 @@
 """Exact interactions, dividends and Shapley values, from ablating all sets that they need.
 
-Interaction(S) = change without S - sum over i in S of the change without i, the negative of that of
-arXiv 2403.03942, section 5: below zero the set is superadditive. Accuracy cannot
-leave [0, 1], so joint changes in accuracy saturate; the margin (log-odds of the correct classes, in
-nats) has no bounds, and both are always reported.
-
-The change C(S) without a set is the value of a cooperative game among components (the rest is
-Harsanyi's and Shapley's). The dividend m(S) is the change of S beyond those of its subsets: C(S) is
-the sum of the dividends of all subsets of S, and the dividend of a pair is its interaction. The
-Shapley value shares every dividend equally among its members.
+Definitions and signs: docs/concepts/interactions.md.
 """
 
 from __future__ import annotations
@@ -22,7 +14,15 @@ from jaxtyping import Float
 
 from mechcore.ablation import sets as ready
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, place
+from mechcore.ablation.effects.changes import (
+    METRIC,
+    SET,
+    SIZE,
+    Ablations,
+    ends,
+    p_column,
+    place,
+)
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Statistics
@@ -36,19 +36,16 @@ FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
 
 P_VALUES = (
-    Column("p", "number", "p of a paired t test of its being 0", shown="small"),
-    Column("p_adjusted", "number", "p corrected for the number of tests", shown="small"),
+    p_column("p", "p of a paired t test of its being 0"),
+    p_column("p_adjusted", "p corrected for the number of tests"),
 )
+_SUPERADDITIVE = "whether the interval is on the worse side of 0, and p_adjusted at most 0.05"
 INTERACTIONS = Schema(
     "interactions",
     "Changes of sets beyond the sum of their members' changes, on every subset and metric; shares "
     "for accuracy, nats for the margin.",
     (
-        SET,
-        SIZE,
-        *PLACE,
-        N,
-        METRIC,
+        *(SET, SIZE, *PLACE, N, METRIC),
         Column("joint_change", "number", "change without the set", header="joint change"),
         Column(
             "sum_of_single_changes",
@@ -61,12 +58,7 @@ INTERACTIONS = Schema(
             "interaction", "number", "joint change minus that sum", populations=True, signed=True
         ),
         *P_VALUES,
-        Column(
-            "superadditive",
-            "flag",
-            "whether the interval is below 0 (above it where less is better), and p_adjusted at "
-            "most 1 minus its level",
-        ),
+        Column("superadditive", "flag", _SUPERADDITIVE),
         Column("floor", "flag", "whether accuracy is close to its floor"),
         Column("ceiling", "flag", "whether accuracy is close to its ceiling, if ablating helps"),
     ),
@@ -76,11 +68,7 @@ DIVIDENDS = Schema(
     "dividends",
     "Moebius dividend of every subset of the components; shares for accuracy, nats for the margin.",
     (
-        SET,
-        SIZE,
-        *PLACE,
-        N,
-        METRIC,
+        *(SET, SIZE, *PLACE, N, METRIC),
         Column("change", "number", "change without the set"),
         *CLUSTERS,
         *estimate("dividend", "number", "change beyond those of all subsets", populations=True),
@@ -91,15 +79,8 @@ SHAPLEY = Schema(
     "shapley",
     "Shapley value of every component; shares for accuracy, nats for the margin.",
     (
-        SET,
-        SIZE,
-        *PLACE,
-        N,
-        METRIC,
-        *CLUSTERS,
-        *estimate(
-            "shapley", "number", "the component's share of the joint change", populations=True
-        ),
+        *(SET, SIZE, *PLACE, N, METRIC, *CLUSTERS),
+        *estimate("shapley", "number", "share of the joint change", populations=True),
     ),
 )
 
@@ -114,17 +95,13 @@ def interactions(
 
     Args:
         ablations: the result of `mechcore.ablate`, with a metric or without.
-        correction: correction of the p-values for the number of sets tested, within one subset and
-            metric, see `mechcore.evaluation.p_values.corrected`.
+        correction: of the p-values, within one subset and metric, see
+            `mechcore.evaluation.p_values.corrected`.
         statistics: ``n_resamples``, ``level`` and ``seed``, see
             `mechcore.evaluation.intervals.mean_intervals`.
 
     Returns:
-        The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
-        close to the floor: the joint accuracy is under `FLOOR`, or the single changes add up to a
-        loss of more than the full model's accuracy, so that the interaction is truncated from
-        below; ``ceiling`` is the same at the other end, if ablating helps. Empty if
-        there is no such set.
+        The columns of `INTERACTIONS`, a row per set, subset and metric.
 
     Raises:
         InputError: unknown correction, or a metric that does not say whether more is better.
@@ -166,10 +143,7 @@ def estimates(
     correction: Correction | None,
     **statistics: Unpack[Statistics],
 ) -> list[dict[str, Any]]:
-    """Rows per set, subset and metric: means over examples in ``column``, their intervals and p.
-
-    Without a correction there is no p.
-    """
+    """Rows per set, subset and metric: means over examples, their intervals and, corrected, p."""
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.full.groups() if sets else []:
         samples = ablations.full.samples(members)
@@ -189,10 +163,7 @@ def estimates(
 
 
 def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
-    """Signs of interactions: -1 if superadditive, 1 if subadditive, 0 if neither is shown.
-
-    Either requires an interval that excludes 0 and a corrected p of at most ``alpha``.
-    """
+    """Signs of interactions: -1 if superadditive, 1 if subadditive, 0 if neither is shown."""
     shown = table["p_adjusted"] <= alpha
     return (shown & (table["low"] > 0)).astype(int) - (shown & (table["high"] < 0)).astype(int)
 
@@ -220,12 +191,8 @@ def _effect(change: float, expected: float, full: float | None) -> dict[str, Any
         left, summed = full + change, full + expected
         floor = left < FLOOR - ROUNDING or summed < -ROUNDING
         ceiling = (change > ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
-    return {
-        "joint_change": change,
-        "sum_of_single_changes": expected,
-        "floor": floor,
-        "ceiling": ceiling,
-    }
+    changes: dict[str, Any] = {"joint_change": change, "sum_of_single_changes": expected}
+    return changes | {"floor": floor, "ceiling": ceiling}
 
 
 # -- dividends and Shapley values -----------------------------------------------------------------
@@ -238,16 +205,10 @@ def dividends(
     correction: Correction = "benjamini-hochberg",
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Moebius dividends of all subsets of ``components``.
+    """Moebius dividends of all subsets of at most 10 components; the columns of `DIVIDENDS`.
 
-    Args:
-        ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
-        components: at most 10; by default all that are ablated alone.
-        correction: correction of the p-values, see `mechcore.interactions`.
-        statistics: see `mechcore.interactions`.
-
-    Returns:
-        The columns of `DIVIDENDS`, one row per set of components, subset of the data and metric.
+    Every subset was ablated (`mechcore.ablation.sets.subsets`), by default of all components that
+    were ablated alone; options are those of `mechcore.interactions`.
 
     Raises:
         InputError: a subset was not ablated.
@@ -269,15 +230,9 @@ def shapley(
     components: Iterable[ComponentLike] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Exact Shapley values from all subsets of up to 10 components; they sum to the joint change.
+    """Exact Shapley values, which sum to the joint change; the columns of `SHAPLEY`.
 
-    Args:
-        ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
-        components: by default all that are ablated alone.
-        statistics: see `mechcore.interactions`.
-
-    Returns:
-        The columns of `SHAPLEY`, one row per component, subset of the data and metric.
+    Components and options are those of `dividends`.
 
     Raises:
         InputError: a subset was not ablated.

@@ -1,19 +1,6 @@
 """Predictors of the interaction of every pair of components, by name.
 
-*Screening* uses gradients. The interaction of a and b is how much more the metric changes without b
-when a is gone. With a ablated, the change without b is to first order minus the gradient of the
-metric with respect to b's mask value; so the difference of that gradient in the full model and
-without a predicts the interaction, and one backward pass per component suffices for all pairs. Both
-orders of a pair are averaged.
-
-A custom predictor is a function of a `PairRequest`, registered under a name:
-
-    @INTERACTION_METHODS.register("none-interacts")
-    def none_interacts(request: PairRequest) -> Predictions:
-        ...
-
-Searches then accept that name, in Python, on the command line and in studies. A package provides
-one as an entry point in the group ``mechcore.interaction_methods``.
+A package adds one in the entry-point group ``mechcore.interaction_methods``; see docs/extend.md.
 """
 
 from __future__ import annotations
@@ -58,10 +45,10 @@ class PairRequest:
         components: the components whose pairs to predict.
         n_examples: maximum number of examples to use.
         seed: seed of all that is random.
-        fill: what replaces ablated outputs, the name of a fill without random draws.
+        fill: the name of a fill without random draws.
         class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
-        state: folder that saves progress to resume from; None saves nothing.
+        state: folder that saves progress to resume from.
         sweep: further options of sweeps, see `mechcore.ablate`.
     """
 
@@ -109,11 +96,7 @@ class PairRequest:
 class Predictions:
     """Predicted interactions; the lowest are the most superadditive.
 
-    Attributes:
-        interactions: interaction of every pair, in nats unless ``in_nats`` says otherwise.
-        cost: what they cost.
-        in_nats: whether they estimate interactions; if they rank pairs by another quantity,
-            searches do not add them to measured interactions.
+    Unless ``in_nats`` they only rank pairs, and are not added to measured interactions.
     """
 
     interactions: Mapping[ComponentSet, float]
@@ -150,11 +133,7 @@ INTERACTION_METHODS: Registry[InteractionMethod] = Registry(
 
 
 def exact(request: PairRequest) -> Predictions:
-    """The exact interactions on the request's examples, from ablating all pairs.
-
-    Raises:
-        InputError: labels and classes cannot be matched.
-    """
+    """The exact interactions on the request's examples, from ablating all pairs."""
     ablated = request.ablate([*request.singles, *request.pairs])
     cost = Cost(forwards=1 + len(ablated.sets))
     return Predictions(mean_interactions(ablated, request.pairs), cost)
@@ -169,12 +148,9 @@ def mean_interactions(
 
 
 class MaskedMargins:
-    """Margins of a request's examples as a function of mask values.
+    """Margins of a request's examples, in batches, the longest first, by mask values.
 
-    Attributes:
-        batches: rows of the examples, the longest first.
-        n_examples: how many there are in all batches.
-        places: layers and columns of the request's components in the mask values.
+    ``places`` are layers and columns of the request's components in the mask values.
     """
 
     def __init__(self, request: PairRequest) -> None:
@@ -212,10 +188,8 @@ class MaskedMargins:
 def screening(request: PairRequest) -> Predictions:
     """Predictions from gradients of the full model and of the model without each component.
 
-    The request's folder saves gradients, so that they are computed once.
-
-    Raises:
-        InputError: labels and classes cannot be matched.
+    With a ablated, the gradient by b's mask value is to first order what b is worth without a: its
+    difference from that in the full model predicts the interaction. Both orders are averaged.
     """
     function, components = MaskedMargins(request), request.components
     full = Mask.full(function.shape)

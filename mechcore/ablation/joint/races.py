@@ -1,24 +1,6 @@
 """Racing: deciding how large the interaction of each set is, by adaptive sampling of examples.
 
-Every set is ablated on a few examples, drawn at random. Sets whose effect, the mean
-interaction, is then known well enough are decided; the others continue with more examples, up to
-all of them, where the effect is exact. Estimates are confidence sequences
-(`mechcore.evaluation.sequences`), which hold at every look, and for all sets at once: each set has
-its part of the error rate. Effects are those on all the examples given; only the order of the
-examples is random.
-
-How far the mean of a few examples may be from the mean of all depends on how large the effect on
-one can be. For accuracy this is known, and the error rate holds unconditionally; for margins it is
-not. There a set has a ``bound`` for its effect on one example. The first bound is fixed before any
-effect is seen; a set that breaks it switches to a larger one, and restarts with the examples seen
-so far and another part of the error rate (`mechcore.ablation.joint.decisions`). The error rate then
-holds without assumptions for means of effects clipped to the set's bound, and for the means
-themselves if no unseen example has a larger effect.
-
-By default the bound is ``least / RARE``. So a set whose effect exceeds ``least``, all with one sign
-and in at least `RARE` of the examples, is never decided to be small, however large the effect on
-one example is. Rarer effects may be missed: some sets run to the end regardless of their decision
-(``n_audited``), to show how often decisions are wrong and bounds broken.
+How it works, and how far its error rate goes: docs/ablation.md.
 """
 
 from __future__ import annotations
@@ -66,9 +48,9 @@ class Race(Shown):
         n_examples: number of examples available.
         n_looks: numbers of examples after which decisions were made.
         layers: total evaluations of a layer on one example.
-        exact_layers: evaluations for all sets on all examples.
+        exact_layers: the same for all sets on all examples.
         bound_source: the origin of the bound, in words.
-        n_broken: number of sets with an effect above their bound on an example seen.
+        n_broken: number of sets that broke their bound.
     """
 
     sets: tuple[ComponentSet, ...]
@@ -129,8 +111,7 @@ class Race(Shown):
                 text += f", and {int(self.audit['broken'].sum())} break the bound in other examples"
         return text
 
-    def _summary(self) -> str:
-        return self.describe()
+    _summary = describe
 
 
 def race(
@@ -149,9 +130,9 @@ def race(
     state: str | Path | None = None,
     **options: Any,
 ) -> Race:
-    """Decide how large every set's interaction is, with a probability of error for all together.
+    """Decide which interactions are larger than ``least``, or which are the ``largest`` losses.
 
-    Either which interactions are larger than ``least``, or which are the ``largest`` losses.
+    Decisions are on the means over these examples.
 
     Args:
         model: any TransformerLens model.
@@ -161,20 +142,15 @@ def race(
         metric: ``"margin"`` or ``"accuracy"``.
         least: smallest effect of interest, in nats of margin, or as a share of the answers.
         largest: number of sets with the lowest effects to find.
-        error: probability that any decision is wrong; for accuracy unconditional, for
-            margins if no example has an effect above the set's bound, see above.
-        bound: largest effect of a set on one example, in nats of margin, raised if a larger one
-            occurs; by default ``least / RARE``, and for ``largest`` the span of the full model's
-            margins. The examples that a set needs are nearly proportional to it.
-        n_audited: number of sets, drawn at random, that run to the end regardless of their
-            decision, to count wrong decisions: none of 20 leaves at most 14 % wrong, none of 60
-            5 %. By default `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
+        error: probability that any decision is wrong; for margins, if no unseen example has an
+            effect above the set's bound.
+        bound: largest effect on one example, nats of margin, raised if a larger one occurs; by
+            default ``least / RARE``, and for ``largest`` the span of the full model's margins.
+        n_audited: number of sets, drawn at random, that run to the end regardless, to count wrong
+            decisions; by default `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
         seed: seed of the order of the examples, the sets audited, and the fill.
         state: folder that saves finished work, see `mechcore.ablate`.
         options: see `mechcore.ablate`.
-
-    Returns:
-        Decisions on the mean effect over the examples given.
 
     Raises:
         InputError: see `Goal`; or a set is unreadable, has paths, or only one component.
@@ -199,16 +175,8 @@ def race(
 
     def ablated(sets: Sequence[ComponentSet], start: int, stop: int) -> Ablations:
         drawn = order[start:stop].tolist()
-        return ablate(
-            model,
-            sets,
-            data.part(drawn),
-            means,
-            fill=of_rows(fill, drawn),
-            seed=seed,
-            state=state,
-            **options,
-        )
+        own: dict[str, Any] = {"fill": of_rows(fill, drawn), "seed": seed, "state": state}
+        return ablate(model, sets, data.part(drawn), means, **own, **options)
 
     layers, source = 0.0, "as given"
     if metric == "margin" and bound is None and least:
@@ -239,9 +207,7 @@ def race(
 class _Course:
     """The course of a race, in which sets are seen on more and more examples.
 
-    ``ablated`` gives the answers without sets, from one example to another in racing order;
-    ``layers`` counts evaluations so far, for all examples, ``after`` lists the numbers of examples
-    at each look.
+    ``ablated`` gives the answers without sets from one example to another in racing order.
     """
 
     known: Interactions

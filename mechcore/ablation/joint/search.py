@@ -1,10 +1,6 @@
-"""Finding the most superadditive pairs, triples and larger sets without ablating all of them.
+"""Finding the most superadditive sets without ablating all of them.
 
-The interaction of every pair is predicted, by gradients or otherwise
-(`mechcore.ablation.joint.predictors`). The best pairs are then ablated exactly; larger sets grow
-from the best smaller ones (beam search). Or all pairs are decided by a race
-(`mechcore.ablation.joint.races`), with a family-wise error rate. Search and report
-use different halves of the data, so that reported values are free of selection bias.
+Search and report use different halves of the data, so that reported values have no selection bias.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, Ablations
@@ -52,12 +47,7 @@ SUPERADDITIVE = INTERACTIONS.named(
     "superadditive",
     "The sets that a search found, measured on the half of the data that it did not see; columns "
     "as in ``interactions``.",
-    Column(
-        "interaction_in_search",
-        "number",
-        "interaction over all examples that the search saw, even in rows of single subsets",
-        optional=True,
-    ),
+    Column("interaction_in_search", "number", "over all examples of the other half", optional=True),
 )
 SCREENING = Schema(
     "screening",
@@ -82,18 +72,13 @@ class Search(Shown):
     """The results of a search for superadditive sets.
 
     Attributes:
-        found: interactions of the best sets on data that the search did not see, in search
-            order, with the columns of `mechcore.interactions` and ``interaction_in_search``.
-        screening: every pair: set, predicted interaction and interaction (nats of margin, missing
-            if the pair was screened out), on the search half.
+        found: the columns of `SUPERADDITIVE`, in search order.
+        screening: the columns of `SCREENING`.
         n_pairs: number of pairs.
         n_screened_out: number of pairs not ablated.
         n_tested: number of sets of two or more components ablated in the search.
-        rank_correlation: Spearman's rho of predicted and exact interactions over the ablated
-            pairs; missing for fewer than three, or if either is constant.
         cost: cost of the predictions.
-        stability: stability of the order of the sets found, on data that the search did not see,
-            see `mechcore.ablation.effects.stability.interaction_stability`.
+        stability: of the order of the sets, on data that the search did not see.
         races: with a guarantee, the decisions, by size of the sets.
         missed: with a guarantee, how many of how many pairs sampled from those screened out
             are what the search looks for.
@@ -104,7 +89,6 @@ class Search(Shown):
     n_pairs: int
     n_screened_out: int
     n_tested: int
-    rank_correlation: float
     cost: Cost
     stability: pd.DataFrame
     races: Mapping[int, Race] = field(default_factory=dict)
@@ -154,18 +138,15 @@ def find_superadditive(
 
     Args:
         model: any TransformerLens model.
-        data: labelled examples of any form, see `mechcore.data.given`; half of each subset selects
-            sets, the other half reports on them.
+        data: labelled examples of any form; half of each subset selects, the other half reports.
         means: the model's mean activations.
         components: the candidates; by default all heads and MLPs.
         subset: the subset of the data to search on.
         max_size: maximum number of components in a set.
         n_pairs: number of pairs to ablate exactly, the best by screening; None for all.
         n_found: sets of each size to report; by default `FOUND`, or ``largest`` if that is more.
-        guarantee: race the pairs, and the larger sets that grow from them, instead of
-            ablating them on all examples, with this probability of any wrong decision about the
-            selecting half. Of the screened-out pairs, `SAMPLED` are raced to see how many were
-            missed.
+        guarantee: race sets with this probability of any wrong decision about the selecting half,
+            and `SAMPLED` of the screened-out pairs, to see how many were missed.
         least: with a guarantee, smallest interaction of interest, nats.
         largest: with a guarantee, number of sets of each size to find, instead of ``least``.
         bound: with a guarantee, largest interaction on one example, nats, see `race`.
@@ -189,12 +170,8 @@ def find_superadditive(
     data = as_encoded(model, data, split=options.get("split", "id"))
     n_found = max(FOUND, largest or 0) if n_found is None else n_found
     wanted: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
-    checked: dict[str, Any] = {
-        "subset": subset,
-        "screening_by": screening_by,
-        "fill": fill,
-        "n_found": n_found,
-    }
+    checked: dict[str, Any] = {"subset": subset, "screening_by": screening_by, "fill": fill}
+    checked["n_found"] = n_found
     sizes: dict[str, Any] = {"max_size": max_size, "n_pairs": n_pairs, "guarantee": guarantee}
     chosen = check_search(model, data, components=components, **checked, **sizes, **wanted)
     searched, reported = halves_of(data, subset, seed)
@@ -278,15 +255,12 @@ class _Growth:
         known = [measured.get(pair, float("nan")) for pair in self.order]
         rows = zip(map(str, self.order), predicted, known, strict=True)
         screening = pd.DataFrame(list(rows), columns=SCREENING.names)
-        ranked = screening.dropna()[["predicted", "interaction"]]
-        alike = len(ranked) < 3 or ranked.nunique().min() == 1
         return Search(
             found=_with_search(table, {str(cut): measured[cut] for cut in named}),
             screening=screening,
             n_pairs=len(self.order),
             n_screened_out=len(self.out),
             n_tested=len(measured),
-            rank_correlation=float("nan") if alike else stats.spearmanr(ranked).statistic,
             cost=predictions.cost,
             stability=interaction_stability(final, **statistics),
             races=self.races,
@@ -310,11 +284,7 @@ def check_search(
     screening_by: str = "screening",
     fill: FillName = "mean",
 ) -> list[Component]:
-    """The candidates of `find_superadditive`, after all checks that are quick.
-
-    Raises:
-        InputError: see `find_superadditive`.
-    """
+    """The candidates of `find_superadditive`, after all checks that are quick."""
     shape = ModelShape.of(model)
     chosen = shape.components if components is None else parse_components(components)
     chosen = sorted(set(chosen))

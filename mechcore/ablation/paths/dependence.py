@@ -1,17 +1,6 @@
 """How much the effects of components depend on the outputs of the heuristic core.
 
-The claim (arXiv 2403.03942, section 5): heads that generalise work on the outputs of the heuristic
-core. For every component r after a core head, the table compares its own change
-
-    C(r)         = metric without r - metric of the full model
-
-with the change when r alone does not see the core,
-
-    C(core -> r) = metric with r blind to the core heads before it - metric of the full model,
-
-gives their ratio, and the same change for random heads outside the core, with as many of each layer
-as the core. ``p_control`` is the share of these sets, including the core, whose change is at least
-as large in size. Sets with the same heads before r are one set to it, and count once.
+Definitions: docs/concepts/paths.md, after the claim of arXiv 2403.03942, section 5.
 """
 
 from __future__ import annotations
@@ -33,17 +22,16 @@ from mechcore.ablation.effects.changes import (
     drawn_from,
     own_ends,
 )
-from mechcore.ablation.sets import matched_random
+from mechcore.ablation.sets import matched_random, paths
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
-from mechcore.components.paths import Path, PathSet
+from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import CLASS_METRICS, Evaluation
 from mechcore.evaluation.intervals import Statistics, ratio_intervals
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
-from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import dtype_of
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
@@ -53,8 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 MOST_READERS = 10
-"""Number of components whose dependence on each core head is measured and shown: those that lose
-most."""
+"""Number of components, those that lose most, whose dependence on each core head is shown."""
 
 _PARTS = ("information", "threshold")
 
@@ -71,10 +58,7 @@ CORE_DEPENDENCE = Schema(
         *own_ends("change", "number", "without the component"),
         *own_ends("blind_change", "number", "with the component blind to the core"),
         *own_ends("share", "number", "blind_change / change, if the interval of change excludes 0"),
-        CONTROL_COLUMNS[0].alike(
-            "control_change", "mean of blind_change over random sets of heads"
-        ),
-        *CONTROL_COLUMNS[1:],
+        *CONTROL_COLUMNS,
     ),
 )
 
@@ -87,9 +71,8 @@ class Readers:
         full: answers of the full model.
         without: answers without each component.
         blind: answers with each component alone blind to the core.
-        controls: answers with each component alone blind to random heads, for each set of heads;
-            for all components, or for some that are the same for all sets. Sets with the same heads
-            before a component share one object, and count once.
+        controls: for each set of random heads, answers with each of the same components blind to
+            them. Sets with the same heads before a component share one object, and count once.
         data: name of the data set.
         split: ``"id"`` or ``"ood"``.
     """
@@ -134,9 +117,7 @@ class Readers:
 def random_senders(
     core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
 ) -> list[tuple[Component, ...]]:
-    """Distinct random sets with as many heads of each layer as the core, without core heads.
-
-    There are fewer than ``n_controls`` if fewer exist.
+    """At most ``n_controls`` distinct random sets, with as many other heads of each layer.
 
     Raises:
         InputError: a layer has too few other heads, or an MLP layer is in the core.
@@ -157,14 +138,9 @@ def random_senders(
 def _cuts_behind(
     senders: Iterable[Component], receivers: Iterable[Component], model: Any
 ) -> dict[Component, PathSet]:
-    """The paths to each receiver from the senders that run before it, if any."""
-    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
-    cuts = {}
-    for receiver in receivers:
-        paths = [Path(sender, receiver) for sender in senders]
-        if earlier := [path for path in paths if path.runs(shape, parallel=parallel)]:
-            cuts[receiver] = PathSet.of(earlier)
-    return cuts
+    """The paths to each receiver from the senders that run before it."""
+    cuts = paths(senders, receivers, model)
+    return {to.component: cut for cut in cuts for to in cut.senders if to.component is not None}
 
 
 def readers_of(
@@ -179,18 +155,10 @@ def readers_of(
     seed: int = 0,
     **options: Any,
 ) -> Readers:
-    """Answers of the model when single components do not see the core.
+    """Answers of the model when single components do not see the heads of the core.
 
-    Args:
-        model: any TransformerLens model.
-        core: heads.
-        data: labelled examples of any form, see `mechcore.evaluate`.
-        means: the model's mean activations; not needed for ``fill="zero"``.
-        receivers: components; by default all that run after a core head.
-        known: ablations of single components on these examples, which are reused.
-        split: whether the data is ``"id"`` or ``"ood"``.
-        seed: seed of the draws.
-        options: options of `mechcore.ablate`.
+    Receivers are by default all that run after a core head; ``known`` ablations of single
+    components on these examples are reused. Everything else is as in `mechcore.ablate`.
 
     Raises:
         InputError: see `mechcore.ablate`; or no component runs after the core, or ``known`` comes
@@ -199,8 +167,6 @@ def readers_of(
     heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
     cut = _cuts_behind(heads, possible, model)
-    if not cut:
-        raise InputError("core: no component runs after it; expected at least one possible reader")
     alone = {r: ComponentSet((r,)) for r in cut}
     sizes: dict[ComponentSet, float] = {}
     if known is not None:
@@ -237,11 +203,9 @@ def beside_random(
     seed: int = 0,
     **options: Any,
 ) -> Readers:
-    """The same readers, some of them also blind to random heads.
+    """The same readers, whose ``receivers`` are also blind to each of ``n_controls`` random sets.
 
-    The arguments are those of `readers_of`, whose result is ``readers``. Only ``receivers`` that
-    run after the core have controls, by default all: ``n_controls`` random sets of heads, drawn
-    with ``seed``, or fewer if fewer exist.
+    The other arguments are those of `readers_of`.
 
     Raises:
         InputError: see `random_senders` and `mechcore.ablate`.
@@ -249,7 +213,7 @@ def beside_random(
     wanted = readers.blind if receivers is None else set(parse_components(receivers))
     behind = [receiver for receiver in readers.blind if receiver in wanted]
     drawn = random_senders(parse_components(core), ModelShape.of(model), n_controls, seed)
-    beside = [_cuts_behind(senders, behind, model) for senders in drawn]
+    beside = [_cuts_behind(senders, behind, model) for senders in drawn if behind]
     cuts = list(dict.fromkeys(cut for control in beside for cut in control.values()))
     if not cuts:
         return readers
@@ -290,18 +254,9 @@ def core_dependence_table(
     groups: Mapping[str, Sequence[str]] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Changes from making each single component blind to the core.
+    """Changes from making each single component blind to the core, as in `CORE_DEPENDENCE`.
 
-    Args:
-        readers: the answers.
-        groups: subsets to pool under a name, in addition to every subset and all examples.
-        statistics: see `mechcore.ablation.information_table`.
-
-    Returns:
-        The columns of `CORE_DEPENDENCE`, one row per receiver, subset and metric.
-
-    Raises:
-        InputError: a group names an unknown subset.
+    Groups and statistics are those of `mechcore.ablation.information_table`.
     """
     seed, level = statistics.get("seed", 0), statistics.get("level", 0.95)
     rows: list[dict[str, Any]] = []
@@ -343,10 +298,9 @@ def core_dependence_table(
 
 
 def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
-    """The components with the largest changes when they do not see the core.
+    """The components that change most when they do not see the core.
 
-    By size of blind_change over all examples, out of domain if there are such rows, in
-    information if known and else in margin; components without any change are omitted.
+    Out of domain if there are such rows, and in information if known, else in margin.
     """
     rows = dependence[dependence["subset"] == ALL]
     for column, wanted in (("split", "ood"), ("metric", "information")):

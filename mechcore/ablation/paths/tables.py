@@ -31,11 +31,7 @@ PATH_INFORMATION = INFORMATION.named(
 
 
 def path_table(ablations: Ablations, **options: Any) -> pd.DataFrame:
-    """Changes in accuracy and margin from cutting each set of paths; the columns of `PATHS`.
-
-    Args:
-        ablations: answers with sets of paths cut; sets of components are ignored.
-        options: options of `mechcore.ablation.ablation_table`.
+    """`mechcore.ablation.ablation_table` of the sets of paths; the columns of `PATHS`.
 
     Raises:
         InputError: a set has several receivers.
@@ -46,12 +42,7 @@ def path_table(ablations: Ablations, **options: Any) -> pd.DataFrame:
 def path_information_table(
     ablations: Ablations, groups: Mapping[str, Sequence[str]] | None = None, **options: Any
 ) -> pd.DataFrame:
-    """Changes in information, and by a moved threshold; the columns of `PATH_INFORMATION`.
-
-    Args:
-        ablations: see `path_table`.
-        groups: see `mechcore.ablation.information_table`.
-        options: options of `mechcore.ablation.information_table`.
+    """`mechcore.ablation.information_table` of the sets of paths, as in `PATH_INFORMATION`.
 
     Raises:
         InputError: a set has several receivers, a group names an unknown subset, or logits were

@@ -1,39 +1,25 @@
 """The verdict on the claim that components that generalise read the heuristic core.
 
-Its rules were written before any study was run. Let R be the components whose information
-is lost out of domain and not shown to be lost in domain (`component_roles`: needed out of
-domain, only or perhaps), and T the mean over R of C(core -> r) in information out of domain.
-
-1. R is empty, or information cannot be measured: inconclusive.
-2. The 95 % interval of T is below 0, and T is lower than that of the controls with p < 0.05 (one
-   sided): supported.
-3. The interval is below 0, but T is no lower than that of the controls (p >= 0.05, of at least
-   20, as fewer cannot have a smaller p); or its lower end is above minus the least effect of
-   interest: not supported.
-4. Otherwise: inconclusive.
-
-The examples that select R also measure T. So if the halves on which roles were judged are known
-(`confirm_roles`), the claim is supported only if rule 2 also holds for the mean of
-two T: the components that one half puts into R, measured on the other half.
+Its rules were written before any study was run: docs/concepts/paths.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int
 
-from mechcore.ablation.effects.changes import own_ends
+from mechcore.ablation.effects.changes import own_ends, p_column
 from mechcore.ablation.effects.confirmation import ON_HALVES
 from mechcore.ablation.effects.roles import OUT, OUT_ONLY
 from mechcore.ablation.paths.dependence import Readers
 from mechcore.components import Component
-from mechcore.evaluation.intervals import weighted_sum
+from mechcore.evaluation.intervals import Interval, weighted_sum
 from mechcore.evaluation.p_values import p_among
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.tables import Column, Schema
@@ -55,36 +41,27 @@ CORE_VERDICT = Schema(
         *own_ends("blind_change", "points", "with each alone blind to the core"),
         Column("control_change", "points", "blind to random heads of the same layers instead"),
         Column("n_controls", "whole", "random sets of heads"),
-        Column("p_control", "number", "one-sided p against these sets", shown="small"),
+        p_column("p_control", "one-sided p against these sets"),
         Column("halves_found", "whole", "halves (0 to 2) with such components", optional=True),
         *own_ends("blind_change_confirmed", "points", "mean on the halves opposite", **_MAYBE),
-        Column("p_confirmed", "number", "``p_control`` there", shown="small", optional=True),
+        p_column("p_confirmed", "``p_control`` there", optional=True),
     ),
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on the claim; see the columns of `CORE_VERDICT`."""
+    """The verdict on the claim, with the figures that decide; see the columns of `CORE_VERDICT`."""
 
     verdict: str
     explanation: str
-    n_receivers: int = 0
-    blind_change: float = math.nan
-    blind_change_low: float = math.nan
-    blind_change_high: float = math.nan
-    control_change: float = math.nan
-    n_controls: int = 0
-    p_control: float = math.nan
-    halves_found: int | None = None
-    blind_change_confirmed: float = math.nan
-    blind_change_confirmed_low: float = math.nan
-    blind_change_confirmed_high: float = math.nan
-    p_confirmed: float = math.nan
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     def table(self) -> pd.DataFrame:
         """The one row of `CORE_VERDICT`."""
-        return pd.DataFrame([asdict(self)])[CORE_VERDICT.names]
+        row = {"verdict": self.verdict, "explanation": self.explanation}
+        row |= {"n_receivers": 0, "n_controls": 0, **self.figures}
+        return pd.DataFrame([row], columns=CORE_VERDICT.names)
 
 
 def generalising(readers: Readers, roles: pd.DataFrame, by: str = "role") -> list[Component]:
@@ -96,22 +73,22 @@ def generalising(readers: Readers, roles: pd.DataFrame, by: str = "role") -> lis
 class _Measured(NamedTuple):
     """T with its interval, and T of each set of random heads."""
 
-    total: float
-    low: float
-    high: float
+    total: Interval
     controls: list[float]
 
     @property
     def p(self) -> float:
-        return p_among(-self.total, [-control for control in self.controls])
+        beside = [-control for control in self.controls]
+        return p_among(-self.total.mean, beside) if beside else math.nan
 
     @property
     def supports(self) -> bool:
-        return self.high < 0 and self.p < ALPHA
+        return self.total.high < 0 and self.p < ALPHA
 
     @property
     def points(self) -> str:
-        total, low, high = (number(100 * size, 1, signed=True) for size in self[:3])
+        ends = (self.total.mean, self.total.low, self.total.high)
+        total, low, high = (number(100 * size, 1, signed=True) for size in ends)
         return f"{total} points on average ({low} to {high})"
 
 
@@ -123,7 +100,7 @@ def core_dependence_verdict(
     seed: int = 0,
     half: Int[np.ndarray, " example"] | None = None,
 ) -> Verdict:
-    """The verdict on the claim that components that generalise read the core, by these rules.
+    """The verdict on the claim that components that generalise read the core.
 
     Args:
         readers: the answers out of domain.
@@ -138,17 +115,19 @@ def core_dependence_verdict(
         why = "no component after the core is shown to be needed out of domain and not in domain"
         return Verdict(INCONCLUSIVE, reason or why)
     measured = _measured(readers, [(names, np.ones(len(readers.full.correct), bool))], seed)
+    figures: dict[str, float] = {"n_receivers": len(names)}
     if measured is None:
-        return Verdict(INCONCLUSIVE, reason or "the logits were not kept", len(names))
-    total, low, high, controls = measured
+        return Verdict(INCONCLUSIVE, reason or "the logits were not kept", figures)
+    total, controls = measured
     verdict = INCONCLUSIVE
     if measured.supports:
         verdict = SUPPORTED
-    elif (high < 0 and 1 / (1 + len(controls)) < ALPHA) or low > -least:
+    elif (total.high < 0 and 1 / (1 + len(controls)) < ALPHA) or total.low > -least:
         verdict = NOT_SUPPORTED
-    mean, p = (float(np.mean(controls)), measured.p) if controls else (math.nan, math.nan)
-    text, figures = _in_words(len(names), measured), (len(names), total, low, high, mean)
-    judged = Verdict(verdict, text, *figures, len(controls), p)
+    figures |= total.columns("blind_change") | {"n_controls": len(controls)}
+    if controls:
+        figures |= {"control_change": float(np.mean(controls)), "p_control": measured.p}
+    judged = Verdict(verdict, _in_words(len(names), measured), figures)
     return judged if half is None else _confirmed(judged, readers, roles, half, seed)
 
 
@@ -171,7 +150,7 @@ def _measured(
         return float(np.mean([of_part["information"].changes.mean() for of_part in effects]))
 
     different = readers.different([*dict.fromkeys(r for names, _ in parts for r in names)])
-    return _Measured(total.mean, total.low, total.high, list(map(beside, different)))
+    return _Measured(total, list(map(beside, different)))
 
 
 def _in_words(n: int, measured: _Measured) -> str:
@@ -202,20 +181,12 @@ def _confirmed(
     measured = _measured(readers, parts, seed)
     holds = measured is not None and measured.supports
     verdict = INCONCLUSIVE if judged.verdict == SUPPORTED and not holds else judged.verdict
+    figures = {**judged.figures, "halves_found": len(parts)}
     if measured is None:
         why = "too few examples" if parts else "neither half has such a component"
         text = f"{judged.explanation}; not confirmed on held-out halves: {why}"
-        return replace(judged, verdict=verdict, explanation=text, halves_found=len(parts))
-    total, low, high, controls = measured
+        return Verdict(verdict, text, figures)
     text = f"{judged.explanation}; for those found on one half of the examples, on the other by "
-    text += measured.points + (f", p = {measured.p:.2g}" if controls else "")
-    return replace(
-        judged,
-        verdict=verdict,
-        explanation=text,
-        halves_found=len(parts),
-        blind_change_confirmed=total,
-        blind_change_confirmed_low=low,
-        blind_change_confirmed_high=high,
-        p_confirmed=measured.p if controls else math.nan,
-    )
+    text += measured.points + (f", p = {measured.p:.2g}" if measured.controls else "")
+    figures |= measured.total.columns("blind_change_confirmed") | {"p_confirmed": measured.p}
+    return Verdict(verdict, text, figures)

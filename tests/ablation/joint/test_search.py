@@ -12,7 +12,6 @@ import pytest
 import torch
 from ablation.few import Runs, plain_margin
 from helpers import Case, Cases
-from scipy import stats
 
 from mechcore.ablation import ComponentSet, Search, ablate, find_superadditive, interactions
 from mechcore.ablation.engines.engine import TreeEngine
@@ -175,8 +174,6 @@ def test_the_best_pairs_by_screening_are_ablated_exactly(small: Searched) -> Non
     exact = small.exact(pairs, small.searched)
     known = result.screening.iloc[:4]
     assert known["interaction"].tolist() == pytest.approx(exact[known["set"]].tolist(), abs=1e-5)
-    rho = stats.spearmanr(known["predicted"], known["interaction"]).statistic
-    assert result.rank_correlation == pytest.approx(rho)
     assert result.n_tested == sum(len(sets) for sets, _ in small.calls[1:-1])
 
 
@@ -263,8 +260,8 @@ def assert_equal(found: Search, expected: Search) -> None:
     for name in ("found", "screening"):
         tables = getattr(found, name), getattr(expected, name)
         pd.testing.assert_frame_equal(*tables, check_exact=True)
-    for name in ("n_pairs", "n_screened_out", "n_tested", "rank_correlation"):
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=0, nan_ok=True)
+    for name in ("n_pairs", "n_screened_out", "n_tested"):
+        assert getattr(found, name) == getattr(expected, name)
 
 
 @pytest.mark.parametrize(("stop_at", "left"), [(3, 1), (7, 2), (16, 5)])
