@@ -24,7 +24,7 @@ from mechcore import Mask, MeanActivations, export_checkpoint, load_model, maske
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
 from mechcore.attention.categories import CATEGORIES, Category, registered_categories
-from mechcore.attention.inputs import batches_of
+from mechcore.attention.tokens import TokenInfo
 from mechcore.errors import InputError, shown
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
@@ -220,13 +220,14 @@ def check_category(category: str | Category) -> None:
             category = known.get(category) or CATEGORIES[category]
         for which in ("encoder", "decoder")[category.causal_only :]:
             model, data = _embedded(which, answers=False)
-            [(_, tokens)] = batches_of(model, data, None, len(data))
+            causal = protocol.is_causal(model)
+            tokens = TokenInfo.of(data.rows(range(len(data))), causal=causal)
             pairs, like = category.function(tokens), tokens.allowed
             line = f"gives {pairs.dtype} of {tuple(pairs.shape)} for the {which}; expected"
             line = f"{line} torch.bool of {tuple(like.shape)}"
             _expect((pairs.dtype, pairs.shape) == (like.dtype, like.shape), line)
-            for row, (_, single) in enumerate(batches_of(model, data, None, 1)):
-                n = single.ids.shape[1]
+            for row, ids in enumerate(data.input_ids):
+                n, single = len(ids), TokenInfo.of(data.rows([row]), causal=causal)
                 alone = (category.function(single) & single.allowed)[0]
                 line = f"gives other pairs for text {row} alone than in a batch; expected the same"
                 _expect(torch.equal(alone, (pairs & tokens.allowed)[row, :n, :n]), line)

@@ -56,7 +56,7 @@ ASKS_TRANSFORMER_LENS = (
         "ablation/test_sweeps.py",
     ),
     *(
-        "attention/test_inputs.py",
+        "attention/test_texts.py",
         "attention/test_knockouts.py",
         "attention/test_patterns.py",
         "evaluation/test_readout.py",

@@ -348,8 +348,6 @@ def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
         '{"n_layers": 3, "n_heads": 2, "has_mlps": true, "kept": ["L9.H0"]}',
         '{"n_layers": "3", "n_heads": 2, "has_mlps": true, "kept": []}',
         '{"n_layers": 0, "n_heads": 2, "has_mlps": true, "kept": []}',
-        '{"n_layers": 1000000000000, "n_heads": 2, "has_mlps": true, "kept": []}',
-        '{"n_layers": true, "n_heads": 2, "has_mlps": true, "kept": []}',
         '{"n_layers": 3, "n_heads": 2, "has_mlps": 5, "kept": []}',
         "[" * 100_000,
     ],

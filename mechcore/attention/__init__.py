@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mechcore.attention.examples import attention_examples as attention_examples
     from mechcore.attention.examples import clearest_heads as clearest_heads
     from mechcore.attention.examples import telling_example as telling_example
-    from mechcore.attention.inputs import HeadData as HeadData
     from mechcore.attention.labels import Explanation as Explanation
     from mechcore.attention.labels import LabelAgreement as LabelAgreement
     from mechcore.attention.labels import Thresholds as Thresholds

@@ -1,26 +1,7 @@
-"""What a query token can attend to: categories of keys.
+"""What a query token can attend to: categories of keys, after arXiv 2403.03942, section 5.
 
-==============  =================================================================================
-``first``       the key is position 0: [CLS], a beginning-of-sequence token, the attention sink
-``separator``   the key is a separator, and not position 0
-``self``        the key is the query
-``previous``    the key is just before the query
-``next``        the key is just after the query (never in causal models)
-``repeated``    the key belongs to the query's word in the other segment; in inputs of one segment,
-                to another occurrence of the word
-``induction``   the key follows an earlier occurrence of the query's token or word (causal models)
-``other``       anything else
-==============  =================================================================================
-
-Pieces of a word count whole. A (query, key) pair can belong to several categories: the word before
-may be the same word. `claims` gives every category all of its pairs, which is what masses are made
-of; `partition` gives a pair to the first category in this order, which is what shares are made of,
-so that these sum to 1. The order goes from what the key is (a sink), over where it is, to what it
-says.
-
-Knockouts can also hide `OF_TEXTS`, which overlap with these and so are in no table of heads.
-
-Categories after arXiv 2403.03942, section 5.
+Pieces of a word count whole. `claims` gives every category all of its (query, key) pairs, which is
+what masses are made of; `partition` gives a pair to the first category, so that shares sum to 1.
 """
 
 from __future__ import annotations
@@ -50,8 +31,8 @@ class Category:
 
     Attributes:
         name: what columns and labels call it.
-        function: says which pairs of a batch it claims; padding and keys out of reach need not be
-            excluded.
+        function: says which pairs of a batch it claims; padding and keys out of reach may be among
+            them.
         causal_only: whether it exists for causal models alone.
         description: which keys it has, to finish the sentence "attends to".
     """
@@ -144,18 +125,10 @@ def register_category(
     causal_only: bool = False,
     description: str = "",
 ) -> None:
-    """Add a category of keys to every table computed from now on.
+    """Add a category of keys, see `Category`, to every table computed from now on.
 
-    The function gets the tokens of a batch and says which (query, key) pairs belong to the
-    category; `TokenInfo.at_distance` and `TokenInfo.key_is` are the usual building blocks. Of pairs
-    that others claim too, shares count those categories first.
-
-    Args:
-        name: what columns and labels call it; a category registered under this name earlier is
-            replaced.
-        function: says which (query, key) pairs of a batch it claims.
-        causal_only: whether it exists for causal models alone.
-        description: which keys it has, to finish the sentence "attends to".
+    `TokenInfo.at_distance` and `TokenInfo.key_is` are the usual building blocks. Of pairs that
+    others claim too, shares count those categories first. It replaces one of the same name.
 
     Raises:
         InputError: the name is that of a built-in category or no identifier.
@@ -170,11 +143,7 @@ def register_category(
 
 
 def unregister_category(name: str) -> None:
-    """Take a registered category out again.
-
-    Raises:
-        InputError: it is built in, or not registered.
-    """
+    """Take a registered category out again; `InputError` if it is not registered."""
     CATEGORIES.remove(name)
 
 
@@ -194,11 +163,7 @@ def _check_name(name: str) -> None:
 def claims(
     tokens: TokenInfo, more: Sequence[Category] = ()
 ) -> dict[str, Bool[Tensor, "batch query key"]]:
-    """The allowed pairs of every category and of ``more``, in order; a pair may be in several.
-
-    Raises:
-        InputError: a category function returned something else than bool [batch, query, key].
-    """
+    """The allowed pairs of every category and of ``more``, in order; a pair may be in several."""
     allowed, pairs = tokens.allowed, {}
     for category in (*categories(tokens.causal), *more):
         claimed = category.function(tokens)
@@ -213,11 +178,7 @@ def claims(
 
 
 def partition(tokens: TokenInfo) -> dict[str, Bool[Tensor, "batch query key"]]:
-    """The categories of a batch made disjoint, ``other`` last; together the allowed pairs.
-
-    Raises:
-        InputError: see `claims`.
-    """
+    """The categories of a batch made disjoint, ``other`` last; together the allowed pairs."""
     return disjoint(claims(tokens), tokens.allowed)
 
 

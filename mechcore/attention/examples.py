@@ -35,15 +35,10 @@ DECIMALS = 4
 
 @dataclass(frozen=True, repr=False)
 class AttentionExample(Shown):
-    """One head's attention on one input.
+    """One head's attention on one input: a list over queries of lists over keys.
 
-    Attributes:
-        component: the head.
-        category: its label, or empty.
-        tokens: readable, a special token as its name.
-        segments: 0 and 1 for tokens of the first and second text, -1 elsewhere.
-        pattern: attention weights, a list over queries of lists over keys.
-        causal: whether keys after the query are out of reach.
+    ``tokens`` are readable, a special token as its name; ``segments`` are 0 and 1 for tokens of the
+    first and second text, -1 elsewhere; ``category`` is the label, or empty.
     """
 
     component: str
@@ -68,15 +63,10 @@ def attention_examples(
     row: int = 0,
     categories: pd.DataFrame | None = None,
 ) -> list[AttentionExample]:
-    """Attention of heads on one example.
+    """Attention of heads on one example, number ``row`` of ``data``.
 
-    Args:
-        model: any TransformerLens model that computes attention patterns.
-        data: examples of any form, see `mechcore.data.given`; encoded ones with ``words=True``.
-        tokenizer: the model's; None takes that of the checkpoint that the model came from.
-        heads: heads or their names.
-        row: number of the example in ``data``.
-        categories: from `mechcore.categorize_heads`, for the labels.
+    ``data`` are as in `mechcore.categorize_heads`, whose table gives the labels if passed as
+    ``categories``. The tokenizer is the model's; None takes that of its checkpoint.
 
     Raises:
         InputError: there is no such example or head, or segments are not known.
@@ -159,15 +149,10 @@ def _text(tokenizer: Any, piece: str) -> str:
 
 
 def clearest_heads(categories: pd.DataFrame, n: int = 3) -> dict[str, list[str]]:
-    """The heads with the largest mass on what they are called after, by label.
+    """The ``n`` heads with the largest mass on what they are called after, by label.
 
-    Args:
-        categories: from `mechcore.categorize_heads`.
-        n: heads for each label.
-
-    Returns:
-        Labels in the order of the table's columns, those without a head left out, ``mixed`` last
-        (the heads whose attention is spread most: largest entropy).
+    Labels are in the order of the table's columns, those without a head left out, ``mixed`` last
+    (the heads whose attention is spread most: largest entropy).
     """
     labels = [c.removeprefix("mass_") for c in categories.columns if c.startswith("mass_")]
     clearest = {}
@@ -180,10 +165,9 @@ def clearest_heads(categories: pd.DataFrame, n: int = 3) -> dict[str, list[str]]
 
 
 def telling_example(data: EncodedExamples) -> int:
-    """Number of a short example with much to see: the most repeated words among those that fit.
+    """Number of a short example with much to see: the most repeated words.
 
-    Looked at are the first 500 of ``data``, encoded with ``words=True``, that have 16 tokens at
-    most, unless all are longer.
+    Of the first 500 that have 16 tokens at most, unless all are longer.
     """
     rows = range(min(500, len(data)))
     shortest = min(len(data.input_ids[i]) for i in rows)

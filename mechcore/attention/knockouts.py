@@ -1,12 +1,7 @@
 """Attention knockouts: what a head puts out if some keys are hidden from its queries.
 
-A knockout of a category C of (query, key) pairs sets the scores of C to minus infinity before the
-softmax (Geva et al. 2023, arXiv 2304.14767) and leaves everything else as it is in the run. A
-query that attends to nothing else puts out another fill. It is a fill of the one intervention: a
-head ablated with it keeps what it does by any other attention, so that comparing with a plain
-ablation tells how much of the head's effect its attention to C carries.
-
-    ablate(model, [["L2.H9"]], data, means, fill=knockout("repeated"))
+The scores of a category of (query, key) pairs become minus infinity before the softmax (Geva et
+al. 2023, arXiv 2304.14767). It is a fill of the one intervention.
 """
 
 from __future__ import annotations
@@ -44,13 +39,13 @@ def knockout(
 ) -> FillMaker:
     """The fill that hides the keys of some categories, for ``fill`` of `mechcore.masked`.
 
-    Batches are those of examples that were encoded with ``words=True``, which tell of their tokens.
+    Batches are those of examples that were encoded with ``words=True``.
 
     Args:
         categories: names of categories, see `mechcore.attention.categories`; of several, the pairs
             of any are hidden.
         renormalise: whether the attention on other keys is scaled up to 1, as by scores of minus
-            infinity; else the weights of hidden keys are dropped, and nothing stands in for them.
+            infinity; else the weights of hidden keys are dropped.
         otherwise: the fill of queries that attend to no other key; without ``renormalise`` these
             put out zeros.
 
@@ -126,11 +121,7 @@ class Knockout(Fill):
             raise InputError("knockout: MLPs have no attention; expected heads alone to be ablated")
 
     def prepare(self, batch: Batch) -> None:
-        """See `Fill.prepare`.
-
-        Raises:
-            InputError: a category is unknown, or the batch does not tell of its words.
-        """
+        """See `Fill.prepare`; raises `InputError` for an unknown category, or words."""
         pairs = hideable(self.model, batch)
         if unknown := [name for name in self.categories if name not in pairs]:
             raise InputError(
@@ -150,11 +141,7 @@ class Knockout(Fill):
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
-        """See `Fill.values`: [batch, pos, head, d_head], for every mask if there are several.
-
-        Raises:
-            InputError: the batch is not known.
-        """
+        """See `Fill.values`: [batch, pos, head, d_head], for every mask if there are several."""
         if kind == "mlp":  # asked for, but not ablated
             return torch.zeros(self.model.cfg.d_model, device=device_of(self.model))
         if self.hidden is None or positions is None:
@@ -238,10 +225,9 @@ def masses(
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Attention of every head on every category with a key in data encoded with ``words=True``.
 
-    Returns:
-        By head and category ``mass``, the share of a query's attention on such keys, mean over
-        queries that have one; and ``control_mass``, the part of that
-        attention that `other_keys` can hide elsewhere, 1 unless it is more than half of a query's.
+    By head and category ``mass``, the share of a query's attention on such keys, mean over queries
+    that have one; and ``control_mass``, the part of that attention that `other_keys` can hide
+    elsewhere, 1 unless it is more than half of a query's.
     """
     shape, sums = ModelShape.of(model), dict[str, Tensor]()
 

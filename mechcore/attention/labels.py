@@ -59,9 +59,7 @@ class Thresholds:
     """When attention to a category names a head.
 
     The defaults fall into gaps between the masses of the 72 heads of a MiniLM NLI classifier, on
-    2000 MNLI pairs (previous token 1.00, 0.42, 0.31; next token 0.62, 0.32, 0.31, then 0.13;
-    repeated words 0.65, 0.42; separator at most 0.13). The ratio matters for short inputs, where
-    uniform attention itself comes near the minimum mass.
+    2000 MNLI pairs. The ratio matters for short inputs, where uniform attention is large.
 
     Attributes:
         mass: minimum mass on the category, where it is defined; above 0, at most 1.
@@ -97,10 +95,9 @@ class Thresholds:
         mass: Float[np.ndarray, "*any category"],
         ratio: Float[np.ndarray, "*any category"],
     ) -> np.ndarray:
-        """The category with the largest mass among those passed, the first one of equals.
+        """The category with the largest mass among those passed, the first of equals, [*any].
 
-        Returns:
-            An array of names, [*any]; ``"mixed"`` where none is passed.
+        ``"mixed"`` where none is passed.
         """
         passed = self.passed(mass, ratio)
         best = np.where(passed, mass, -1.0).argmax(-1)
@@ -114,16 +111,10 @@ def categorise(scores: pd.DataFrame, thresholds: Thresholds = DEFAULT_THRESHOLDS
     """Label every head by what it attends to.
 
     The label is the category with the largest mass among those with mass and ratio of at least
-    the thresholds; the one further left in the table wins a tie; ``"mixed"`` where there is none.
-    ``other`` is no label.
-
-    Args:
-        scores: from `mechcore.attention.HeadScores.table`.
-        thresholds: the least mass and ratio.
-
-    Returns:
-        A copy of ``scores`` with two more columns after ``head``: ``category``, and ``also``, the
-        other categories that reach the thresholds, largest mass first, joined by spaces.
+    the thresholds; the one further left in the table wins a tie; ``"mixed"`` if there is none.
+    ``other`` is no label. It returns a copy of ``scores`` (`HeadScores.table`) with two more
+    columns after ``head``: ``category``, and ``also``, the other categories that reach the
+    thresholds, largest mass first, joined by spaces.
 
     Raises:
         InputError: a column is missing.
@@ -148,11 +139,7 @@ def categorise(scores: pd.DataFrame, thresholds: Thresholds = DEFAULT_THRESHOLDS
 
 
 def category_names(scores: pd.DataFrame) -> list[str]:
-    """Categories of a table of scores that can be labels, in order.
-
-    Raises:
-        InputError: it is no table of scores.
-    """
+    """Categories of a table of scores that can be labels; raises `InputError` for others."""
     names = [
         column.removeprefix("mass_")
         for column in scores.columns
@@ -172,16 +159,11 @@ def category_names(scores: pd.DataFrame) -> list[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """The figures behind one head's label.
+    """The figures behind one head's label, and the ``reason`` in a sentence or two.
 
-    Attributes:
-        component: the head.
-        category: its label.
-        table: one row per category, largest mass first, with the columns ``mass``, ``low`` and
-            ``high`` (95 % interval), ``uniform``, ``ratio``, ``sd`` (over examples),
-            ``examples`` (for how many it is defined), and whether ``mass`` and ``ratio`` reach
-            the thresholds: ``mass_passes``, ``ratio_passes``.
-        reason: a sentence or two.
+    ``table`` has one row per category, largest mass first, with the columns ``mass``, ``low`` and
+    ``high`` (95 % interval), ``uniform``, ``ratio``, ``sd`` (over examples), ``examples`` (for
+    how many it is defined), and ``mass_passes`` and ``ratio_passes`` (the thresholds).
     """
 
     component: str
@@ -201,12 +183,7 @@ class Explanation:
 def explain(
     scores: pd.DataFrame, head: Component | str, thresholds: Thresholds = DEFAULT_THRESHOLDS
 ) -> Explanation:
-    """Say why a head has its label.
-
-    Args:
-        scores: from `mechcore.categorize_heads`.
-        head: a head, ``"L1.H4"`` or ``"1.4"``.
-        thresholds: those the label was made with.
+    """Say why a head (``"L1.H4"``) has its label in a table of `mechcore.categorize_heads`.
 
     Raises:
         InputError: the head is not in the table, or the table is no table of scores.
@@ -269,8 +246,7 @@ class LabelAgreement:
     Attributes:
         n: heads.
         share: share of heads with equal labels.
-        kappa: Cohen's kappa, agreement beyond chance: 1 is perfect, 0 what independent labels of
-            these frequencies would give; NaN where all labels are one and the same.
+        kappa: Cohen's kappa: 1 is perfect, 0 chance; NaN where all labels are one and the same.
     """
 
     n: int
@@ -280,9 +256,6 @@ class LabelAgreement:
 
 def label_agreement(first: Sequence[str], second: Sequence[str]) -> LabelAgreement:
     """Compare two labellings of the same heads (Cohen 1960, equation 1).
-
-    Raises:
-        InputError: they are empty, or of different lengths.
 
     >>> label_agreement(["mixed", "mixed", "next", "self"], ["mixed", "next", "next", "self"])
     LabelAgreement(n=4, share=0.75, kappa=0.6363636363636364)

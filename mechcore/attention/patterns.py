@@ -1,7 +1,4 @@
-"""How much of every head's attention goes to which category of tokens, and what to call it.
-
-After arXiv 2403.03942, section 5 and Figure 9.
-"""
+"""How much of every head's attention goes to which category (arXiv 2403.03942, section 5)."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from mechcore.attention.inputs import HeadData, batches_of
 from mechcore.attention.labels import DEFAULT_THRESHOLDS, Thresholds
 from mechcore.attention.reduction import BatchPatterns
 from mechcore.attention.scores import HeadScores
+from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
-from mechcore.errors import InputError
+from mechcore.models.encoded import as_encoded
 from mechcore.models.hooks import hooked
 from mechcore.models.protocol import (
     check_hooks,
@@ -34,7 +31,7 @@ RESAMPLES = 1000
 
 def categorize_heads(
     model: Any,
-    data: HeadData,
+    data: Any,
     *,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     **options: Any,
@@ -42,23 +39,14 @@ def categorize_heads(
     """Say of every attention head what it attends to.
 
     The label is the category with the largest mass among those that reach the thresholds, see
-    `mechcore.attention.categorise` and `mechcore.attention.explain`.
-
-    Args:
-        model: any TransformerLens model that computes attention patterns.
-        data: see `mechcore.attention.inputs.HeadData`.
-        thresholds: minimum mass, and minimum ratio to uniform attention, for a label.
-        options: those of `score_heads`: ``tokenizer``, ``batch_size``, ``resamples``, ``seed``,
-            ``ignore`` and ``progress``.
+    `mechcore.attention.categorise` and `mechcore.attention.explain`. The options, and the errors
+    raised, are those of `score_heads`.
 
     Returns:
         The table of `HeadScores.table` with three more columns after ``head``: ``category``, the
         label, ``"mixed"`` where no category reaches the thresholds; ``also``, the other
         categories that reach them; and ``stability``, the share of bootstrap resamples of the
         examples that give the same label.
-
-    Raises:
-        InputError: see `score_heads`.
     """
     return score_heads(model, data, **options).categorised(thresholds)
 
@@ -66,7 +54,7 @@ def categorize_heads(
 @plain_session()
 def score_heads(
     model: Any,
-    data: HeadData,
+    data: Any,
     *,
     tokenizer: Any = None,
     batch_size: int = 64,
@@ -83,8 +71,8 @@ def score_heads(
 
     Args:
         model: any TransformerLens model that computes attention patterns.
-        data: see `mechcore.attention.inputs.HeadData`.
-        tokenizer: the model's, for texts and for plain batches.
+        data: examples of any form, see `mechcore.data.given`; encoded ones with ``words=True``.
+        tokenizer: in place of that of the checkpoint that the model came from.
         batch_size: examples per batch.
         resamples: of the bootstrap over examples; 0 leaves intervals and stability out.
         seed: of the bootstrap.
@@ -101,16 +89,18 @@ def score_heads(
     names = [hook_pattern(layer) for layer in range(shape.n_layers)]
     check_hooks(model, names)
     reach = [reach_of(model, layer) for layer in range(shape.n_layers)]
-    scores = HeadScores(shape, is_causal(model), resamples, seed, ignore)
-    for batch, tokens in batches_of(model, data, tokenizer, batch_size):
-        there = tokens.to(device_of(model))
-        patterns = BatchPatterns(there, shape.n_heads, scores.ignore, reach)
+    causal = is_causal(model)
+    scores = HeadScores(shape, causal, resamples, seed, ignore)
+    data = as_encoded(model, data, tokenizer=tokenizer, labelled=False, words=True)
+    clusters = data.examples.clusters
+    for batch in data.batches(batch_size):
+        tokens = TokenInfo.of(batch, causal=causal).to(device_of(model))
+        patterns = BatchPatterns(tokens, shape.n_heads, scores.ignore, reach)
         hooks = [(name, partial(patterns.add, layer)) for layer, name in enumerate(names)]
         with torch.no_grad(), hooked(model, hooks):
             forward(model, batch)
-        scores.count(patterns, batch["index"], batch.get("cluster"))
+        index = batch["index"]
+        scores.count(patterns, index, None if clusters is None else clusters[index])
         if progress is not None:
             progress()
-    if scores.n_examples == 0:
-        raise InputError("attention scores: no batch; expected at least one")
     return scores

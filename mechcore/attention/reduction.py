@@ -25,11 +25,8 @@ _TINY = 1e-30
 class _Reach:
     """The keys of a category that queries can attend to in some layers.
 
-    Attributes:
-        allowed: pairs of a query and a key in its reach.
-        beyond: pairs of a query and a key out of the window; None where there is none.
-        pairs: those of each category, and of each category made disjoint, as one row.
-        uniform, defined, n_queries: see `BatchPatterns`.
+    ``beyond`` are pairs out of the window, None where there is none; ``pairs`` those of each
+    category and of each category made disjoint, as one row; for the others see `BatchPatterns`.
     """
 
     allowed: Bool[Tensor, "example query key"]
@@ -64,8 +61,8 @@ class BatchPatterns:
         n_heads: heads in a layer.
         ignore: names of categories whose keys are left out; what remains of a query's attention
             is scaled up to 1, which is the softmax over the other keys.
-        reach: of every layer how many tokens away the furthest key is, None where all are in
-            reach; or one for all layers.
+        reach: of every layer how many tokens away the furthest key is, None for no limit; or one
+            for all layers.
 
     Attributes:
         uniform: shares of each category under uniform attention, summed over queries,
@@ -147,11 +144,7 @@ class BatchPatterns:
 
         The last axis has attention on every category and on ``other``; the same with categories
         made disjoint; all attention that is not left out; attention times the distance of query
-        and key, in tokens; and entropy, in nats.
-
-        Raises:
-            InputError: the pattern of a layer did not come.
-            MechcoreError: attention between real tokens is not finite.
+        and key, in tokens; and entropy, in nats. Attention that is not finite is a `MechcoreError`.
         """
         check_patterns(range(n_layers), self._layers)
         layers = [self._layers[i].to(self._distance.device) for i in range(n_layers)]

@@ -1,17 +1,6 @@
 """Sums over the queries of any number of examples, and the table made of them.
 
-Memory does not grow with the number of examples. Intervals are made of sums, too:
-
-- A bootstrap over examples, in which every example counts in every resample as often as an
-  independent Poisson draw says (Hanley and MacGibbon 2006), so that only the sums of the resamples
-  are kept. Its percentiles alone are too short with few examples.
-- Student's t for a ratio of sums over examples, linearised (the delta method; Cochran, Sampling
-  Techniques, 1977, section 6.4).
-
-Each end is the wider of the two. With few examples, neither knows what none of them shows: see
-`FEWEST_EXAMPLES`. Where examples go together in clusters, resamples draw whole clusters, the error
-is the spread of the resamples, t has one degree of freedom less than there are clusters, and under
-8 clusters there is no interval.
+Memory does not grow with the number of examples; see `HeadScores` for intervals.
 """
 
 from __future__ import annotations
@@ -85,6 +74,17 @@ class Tally:
 class HeadScores:
     """What the heads of a model attend to, on the data counted so far.
 
+    Each end of an interval is the wider of two:
+
+    - A bootstrap over examples, in which every example counts in every resample as often as an
+      independent Poisson draw says (Hanley and MacGibbon 2006).
+    - Student's t for a ratio of sums over examples, linearised (the delta method; Cochran, Sampling
+      Techniques, 1977, section 6.4).
+
+    Where examples form clusters, resamples draw whole clusters, the error is the spread of the
+    resamples, t has one degree of freedom less than there are clusters, and under 8 clusters there
+    is no interval.
+
     Args:
         shape: layers and heads.
         causal: whether the model is causal.
@@ -94,17 +94,14 @@ class HeadScores:
 
     Attributes:
         names: the categories, ``other`` last.
-        n_examples: examples.
-        n_queries: their real tokens that have a key to attend to, [layer].
-        tally: over all examples.
-        halves: over the examples, or their clusters, of even and of odd number.
-        resamples: over the resamples.
+        n_queries: real tokens that have a key to attend to, [layer].
+        tally, halves, resamples: over all examples, over those of even and of odd number (or
+            cluster), over the resamples.
         share: sums of attention by disjoint category, [layer, head, category].
         kept, distance, entropy: sums over queries, [layer, head]; ``kept`` is the attention that
             is not on keys left out.
-        n_defined: examples for which a category is defined, [layer, category].
-        clusters: for which a category is defined, [layer, category], by number; empty where each
-            example is its own.
+        n_defined, clusters: examples, and clusters by number, for which a category is defined,
+            [layer, category].
         example_sum, example_squares: sums of the examples' own mean masses and of their squares,
             [layer, head, category].
         mass_squares, mass_queries: sums over examples of the square of an example's mass and of
@@ -156,11 +153,7 @@ class HeadScores:
     def count(
         self, patterns: BatchPatterns, index: Sequence[int], clusters: Sequence[int] | None = None
     ) -> None:
-        """Count a batch, whose examples and their clusters have these numbers in the data.
-
-        Raises:
-            InputError: the pattern of a layer did not come.
-        """
+        """Count a batch, whose examples and their clusters have these numbers in the data."""
         sums = patterns.sums(self.shape.n_layers)
         n = len(self.names)
         mass, share = sums[..., :n], sums[..., n : 2 * n]
@@ -237,10 +230,9 @@ class HeadScores:
         return pd.DataFrame(columns)
 
     def categorised(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> pd.DataFrame:
-        """The table with labels.
+        """The table with labels, see `mechcore.attention.categorise`.
 
-        See `mechcore.attention.categorise`; ``stability`` is the share of resamples that give a
-        head the same label.
+        ``stability`` is the share of resamples that give a head the same label.
         """
         table = categorise(self.table(), thresholds)
         drawn = (self.resamples.defined.sum((-1, -2)) > 0).numpy()  # few examples: some draw none
@@ -251,11 +243,7 @@ class HeadScores:
         return table
 
     def agreement(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> LabelAgreement:
-        """How far the labels from one half of the examples are those from the other half.
-
-        Raises:
-            InputError: there are fewer than two examples.
-        """
+        """How far the labels from one half of the examples are those from the other half."""
         if self.n_examples < 2:
             raise InputError("label agreement: found one example; expected two halves of several")
         first, second = self._labels(self.halves, thresholds)

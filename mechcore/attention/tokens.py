@@ -1,4 +1,4 @@
-"""What is known about the tokens of a batch, for deciding who attends to what."""
+"""What is known about the tokens of a batch."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ class TokenInfo:
 
     @classmethod
     def of(cls, batch: Batch, *, causal: bool) -> TokenInfo:
-        """Read a right-padded batch of examples encoded with ``words=True``.
-
-        Raises:
-            InputError: segments, words or separators are missing.
-        """
+        """Read a right-padded batch of examples that were encoded with ``words=True``."""
         names = ("input_ids", "attention_mask", "segments", "words", "separators")
         missing = [name for name in names if batch.get(name) is None]
         if missing:

@@ -1,8 +1,4 @@
-"""Component names and masks over all components of a model.
-
-A component is one attention head (``L4.H0``) or one MLP layer (``L3.MLP``). A mask holds one value
-in [0, 1] per component: 1 keeps it, 0 ablates it (arXiv 2403.03942, section 3).
-"""
+"""Components, one attention head (``L4.H0``) or MLP layer (``L3.MLP``) each, and their masks."""
 
 from typing import TYPE_CHECKING
 

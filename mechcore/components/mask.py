@@ -80,11 +80,7 @@ class Mask(Shown):
         return cls(ones, has_mlps=shape.has_mlps)
 
     def without(self, *components: ComponentLike | Iterable[ComponentLike]) -> Mask:
-        """This mask with ``components`` ablated.
-
-        Raises:
-            InputError: a component is unreadable or out of range.
-        """
+        """This mask with ``components`` ablated."""
         values = self.values.clone()
         for component in parse_components(*components):
             layer, column = self.shape.index(component)
@@ -92,11 +88,7 @@ class Mask(Shown):
         return self._like(values)
 
     def only(self, *components: ComponentLike | Iterable[ComponentLike]) -> Mask:
-        """This mask with everything but ``components`` ablated, MLPs included.
-
-        Raises:
-            InputError: a component is unreadable or out of range.
-        """
+        """This mask with everything but ``components`` ablated, MLPs included."""
         size, device = (self.shape.n_layers, self.shape.columns), self.values.device
         keep = torch.zeros(size, dtype=torch.bool, device=device)
         for component in parse_components(*components):
@@ -105,12 +97,7 @@ class Mask(Shown):
 
     @classmethod
     def stack(cls, masks: Sequence[Mask]) -> Mask:
-        """Several masks of one shape as one batched mask, along the leading axis.
-
-        Raises:
-            InputError: there is none.
-            MismatchError: their shapes differ, or they were found on different models.
-        """
+        """Several masks of one shape as one batched mask; raises as `same_model`."""
         identity = same_model(masks)
         parts = [mask.values if mask.is_batched else mask.values[None] for mask in masks]
         return cls(torch.cat(parts), has_mlps=masks[0].shape.has_mlps, identity=identity)
@@ -308,8 +295,7 @@ class Mask(Shown):
         Args:
             path: the file.
             any_model: ignore which model the mask was made for, and so allow every model of its
-                shape, such as another checkpoint of a training run. Files without that
-                information, such as those written by hand, always allow every model.
+                shape, such as another checkpoint of a training run.
 
         Raises:
             InputError: the file is missing or is not a mask.
@@ -322,10 +308,8 @@ class Mask(Shown):
         try:
             if path.suffix == ".json":
                 content = json.loads(path.read_text(encoding="utf-8"))
-                sizes = content["n_layers"], content["n_heads"]
-                if not all(type(size) is int and 0 < size <= 10_000 for size in sizes):
-                    raise ValueError(f"found {sizes} layers and heads, expected 1 to 10000")
-                shape = ModelShape(*sizes, _flag(content["has_mlps"]))
+                flag = _flag(content["has_mlps"])
+                shape = ModelShape(content["n_layers"], content["n_heads"], flag)
                 mask, fields = cls.full(shape).only(content["kept"]), content.get("identity")
             else:
                 with safe_open(path, framework="pt") as file:
@@ -342,10 +326,9 @@ class Mask(Shown):
 
 
 def same_model(masks: Sequence[Mask]) -> Identity | None:
-    """The model that masks were made for, if any of them records it.
+    """The model that masks were made for, if any records it; `InputError` without a mask.
 
     Raises:
-        InputError: there is none.
         MismatchError: their shapes differ, or they were found on different models.
     """
     if not masks:

@@ -49,11 +49,7 @@ class Component:
 
     @classmethod
     def parse(cls, name: ComponentLike) -> Component:
-        """Read ``L4.H0``, ``4.0``, ``L3.MLP`` or ``3.mlp``; components pass through.
-
-        Raises:
-            InputError: ``name`` is none of these.
-        """
+        """Read ``L4.H0``, ``4.0``, ``L3.MLP`` or ``3.mlp``, else raise `InputError`."""
         if isinstance(name, Component):
             return name
         match = _NAME.fullmatch(name.strip()) if isinstance(name, str) else None
@@ -84,11 +80,7 @@ ComponentLike: TypeAlias = Component | str
 
 
 def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Component]:
-    """Components of names and iterables of names; comma-separated strings are split.
-
-    Raises:
-        InputError: a name cannot be read.
-    """
+    """Components of names and iterables of names; comma-separated strings are split."""
     components: list[Component] = []
     for name in names:
         if isinstance(name, Component):
@@ -115,11 +107,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, model: Any) -> ModelShape:
-        """Read the shape from ``model.cfg`` of any TransformerLens model.
-
-        Raises:
-            InputError: ``model`` has no such configuration.
-        """
+        """Read the shape from ``cfg`` of a TransformerLens model; else raise `InputError`."""
         if isinstance(model, ModelShape):
             return model
         cfg = getattr(model, "cfg", None)
@@ -156,11 +144,7 @@ class ModelShape:
         return dict(zip(KINDS, (self.heads, self.mlps, self.components), strict=True))[name]
 
     def index(self, component: ComponentLike) -> tuple[int, int]:
-        """Position of a component in a mask's last two axes.
-
-        Raises:
-            InputError: the model has no such component.
-        """
+        """Position of a component in a mask's last two axes; `InputError` without one."""
         component = Component.parse(component)
         column = self.n_heads if component.head is None else component.head
         inside = component.layer < self.n_layers and (

@@ -1,8 +1,6 @@
-"""Paths: which component reads what another writes.
+"""Paths ``S > R``: a receiver reads what senders write to the residual stream.
 
-A path ``S > R`` goes from senders through the residual stream to receivers. A receiver is a head,
-one of its inputs (``L3.H9.q``, ``.k`` or ``.v``), an MLP layer, or the answer. Cutting paths is
-defined in `mechcore.masking.blinding`.
+Cutting paths is defined in `mechcore.masking.blinding`.
 """
 
 from __future__ import annotations
@@ -25,11 +23,7 @@ ANSWER = "answer"
 @total_ordering
 @dataclass(frozen=True)
 class Receiver:
-    """A reader of the residual stream.
-
-    Attributes:
-        component: the head or MLP layer; None for the answer.
-        input: which input of a head, one of `INPUTS`; ``"all"`` for others.
+    """A reader of the residual stream: a component (None: the answer), or one of its `INPUTS`.
 
     >>> str(Receiver.parse("3.9.q"))
     'L3.H9.q'
@@ -48,11 +42,7 @@ class Receiver:
 
     @classmethod
     def parse(cls, name: ReceiverLike) -> Receiver:
-        """Read ``L3.H9``, ``L3.H9.q``, ``L2.MLP`` or ``answer``; receivers pass through.
-
-        Raises:
-            InputError: ``name`` is none of these.
-        """
+        """Read ``L3.H9``, ``L3.H9.q``, ``L2.MLP`` or ``answer``, else raise `InputError`."""
         if isinstance(name, Receiver):
             return name
         if isinstance(name, Component):
@@ -113,12 +103,7 @@ class Path:
     def runs(self, shape: ModelShape, *, parallel: bool = False) -> bool:
         """Whether the receiver runs after the sender, so that it can read the sender's output.
 
-        Args:
-            shape: shape of the model.
-            parallel: whether a layer's MLP reads what its heads read, not what they write.
-
-        Raises:
-            InputError: the model has no such component.
+        ``parallel``: a layer's MLP reads what its heads read, not what they write.
         """
         shape.index(self.sender)
         to = self.receiver.component
@@ -129,15 +114,7 @@ class Path:
         return self.sender.layer < to.layer or (below and not parallel)
 
     def check(self, shape: ModelShape, *, parallel: bool = False) -> None:
-        """Check that the model has both ends, with the sender before the receiver.
-
-        Args:
-            shape: shape of the model.
-            parallel: whether a layer's MLP reads what its heads read, not what they write.
-
-        Raises:
-            InputError: it does not.
-        """
+        """Raise `InputError` unless the model has both ends and `runs` is true of them."""
         if self.runs(shape, parallel=parallel):
             return
         beside = parallel and self.runs(shape)
@@ -150,11 +127,7 @@ class Path:
 
 @dataclass(frozen=True)
 class PathSet:
-    """Paths that are cut together.
-
-    Attributes:
-        paths: the paths, in order.
-        name: name of the set in tables, instead of its paths.
+    """Paths that are cut together; ``name`` stands for them in tables.
 
     >>> str(PathSet.of("L1.H1+L2.H9>L3.H9.q+L4.MLP"))
     'L1.H1+L2.H9>L3.H9.q+L4.MLP'
@@ -194,16 +167,11 @@ class PathSet:
         cls,
         senders: ComponentLike | Iterable[ComponentLike],
         receivers: ReceiverLike | Iterable[ReceiverLike],
-        name: str | None = None,
     ) -> PathSet:
-        """All paths from some components to some receivers.
-
-        Raises:
-            InputError: as `of`.
-        """
+        """All paths from some components to some receivers; raises as `of`."""
         to = [receivers] if isinstance(receivers, (str, Component, Receiver)) else receivers
         ends = itertools.product(parse_components(senders), map(Receiver.parse, to))
-        return cls.of([Path(sender, receiver) for sender, receiver in ends], name)
+        return cls.of([Path(sender, receiver) for sender, receiver in ends])
 
     @property
     def senders(self) -> Mapping[Receiver, frozenset[Component]]:

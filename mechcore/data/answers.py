@@ -17,11 +17,7 @@ TODAY = date(2024, 7, 26)
 
 
 def chat_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | None) -> str:
-    """A prompt as the first turn of a chat, in the tokenizer's template, before the answer.
-
-    Raises:
-        InputError: there is no prompt, the tokenizer has no template, or it cannot hold the prompt.
-    """
+    """A prompt as the first turn of a chat, in the tokenizer's template, before the answer."""
     if prompt is None:
         raise InputError("chat template: needs a prompt (--prompt) to put into it")
     if not tokenizer.chat_template:
@@ -48,8 +44,7 @@ def answer_ids(
     """The tokens of every label's answer.
 
     Raises:
-        InputError: there is no prompt, an answer has no tokens or unknown ones, or the answers
-            are indistinguishable.
+        InputError: no prompt; an answer has no or unknown tokens; answers are indistinguishable.
     """
     if prompt is None:
         raise InputError("answers: answer words need a prompt that they complete (--prompt)")
@@ -80,11 +75,7 @@ def answer_ids(
 
 
 def single_tokens(answers: Mapping[str, str], ids: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
-    """The answers' tokens, one each.
-
-    Raises:
-        InputError: an answer has several.
-    """
+    """The answers' tokens, one each; raises `InputError` if an answer has several."""
     for label, tokens in ids.items():
         if len(tokens) > 1:
             raise InputError(
@@ -101,14 +92,7 @@ def check_continues(
     ids: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Check that a prompt with its answer has the tokens of the prompt followed by the answer's.
-
-    Args:
-        answers: the answer of every label.
-        tokens: tokens of the answers.
-        prompts: the prompts.
-        ids: tokens of the prompts.
-        tokenizer: the tokenizer.
+    """Check that a prompt with its answer has the tokens of the prompt, then the answer's.
 
     For an answer of one token it only warns, since that token is scored regardless. No token
     extends beyond a word with the space before it, so one prompt is checked per ending.

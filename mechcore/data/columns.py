@@ -31,11 +31,7 @@ _WORDS_OF_TEXT = 4
 
 
 def check_roles(mapped: Mapping[str, str]) -> None:
-    """Check that columns are mapped to known roles.
-
-    Raises:
-        InputError: a role is unknown.
-    """
+    """Raise `InputError` if a column is mapped to an unknown role."""
     if unknown := sorted(set(mapped) - set(KNOWN_COLUMNS)):
         raise InputError(
             f"columns: unknown role {shown(repr(unknown[0]))}; roles are "
@@ -48,8 +44,7 @@ def choose_columns(
 ) -> dict[str, str]:
     """The column of each role that the table has; see `KNOWN_COLUMNS` and ``mapped``.
 
-    The column of clusters may also have another role. There are warnings of unread columns
-    that might be intended.
+    The column of clusters may also have another role. Warns of unread columns that might be meant.
 
     Raises:
         InputError: a column is missing, or its name occurs twice.
@@ -117,10 +112,7 @@ def _has_clusters(table: pd.DataFrame, name: str) -> bool:
 def _warn_of_others(
     path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str], settled: Collection[str]
 ) -> None:
-    """Warn if an unread column holds texts, or could have the same role as another.
-
-    Roles in ``settled`` are skipped.
-    """
+    """Warn if an unread column holds texts, or could have a role that is not ``settled``."""
     others = [name for name in table.columns if list(table.columns).count(name) == 1]
     others = [name for name in others if name not in chosen.values()]
     if not {"text_a", "text_b"} & {*settled} and "text_b" not in chosen:
@@ -152,9 +144,9 @@ def _warn_of_others(
                 )
 
 
-def _looks_like_texts(column: pd.Series, among: int = 100) -> bool:
+def _looks_like_texts(column: pd.Series) -> bool:
     """Whether a column has only strings, most of them of several words."""
-    values = column.to_numpy()[:among].tolist()
+    values = column.to_numpy()[:100].tolist()
     words = [len(value.split()) for value in values if isinstance(value, str)]
     return 0 < len(words) == len(values) and sum(words) >= _WORDS_OF_TEXT * len(words)
 

@@ -23,8 +23,7 @@ _WORD = re.compile(r"\w+")
 def near_copies(examples: Examples) -> int:
     """How many examples share a text, or all but one of their distinct words, with another.
 
-    Case and punctuation are ignored, as is a text that more than half of the examples have, such
-    as an instruction.
+    Case, punctuation and a text that more than half of the examples have are ignored.
     """
     first: dict[Hashable, int] = {}
     copies: set[int] = set()

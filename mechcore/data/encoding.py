@@ -91,32 +91,14 @@ class EncodedExamples(Shown):
         chosen["pairs"] = None if self.pairs is None else self.pairs.part(rows)
         return replace(self, **chosen)
 
-    def batches(
-        self, batch_size: int = 64, *, by_length: bool = True
-    ) -> Iterator[dict[str, Tensor]]:
-        """Batches padded to their longest example.
+    def batches(self, batch_size: int = 64) -> Iterator[dict[str, Tensor]]:
+        """Batches padded to their longest example, see `rows`, of up to ``batch_size``.
 
-        Args:
-            batch_size: examples per batch, at most.
-            by_length: group examples by length, longest first, with smaller batches
-                if padding would exceed `MOST_PADDING`; otherwise keep the order.
-
-        Yields:
-            ``input_ids``, ``attention_mask``, ``index`` (row in the examples, [batch]) and,
-            where known, ``token_type_ids``, ``segments``, ``words``, ``separators`` and
-            ``spans``, each [batch, pos].
-
-        Raises:
-            InputError: the batch size is not positive.
+        They are grouped by length, longest first, smaller if padding would exceed `MOST_PADDING`.
         """
         if batch_size < 1:
             raise InputError(f"batch size {batch_size}: expected at least 1")
-        if by_length:
-            chosen = self._by_length(batch_size)
-        else:
-            order = list(range(len(self)))
-            chosen = [order[i : i + batch_size] for i in order[::batch_size]]
-        yield from map(self.rows, chosen)
+        yield from map(self.rows, self._by_length(batch_size))
 
     def n_batches(self, batch_size: int) -> int:
         """The number of `batches` by length."""
@@ -139,7 +121,11 @@ class EncodedExamples(Shown):
 
     @plain_session()
     def rows(self, index: Sequence[int]) -> dict[str, Tensor]:
-        """The given examples as one batch, see `batches`."""
+        """The given examples as one batch.
+
+        It has ``input_ids``, ``attention_mask``, ``index`` (row in the examples, [batch]) and,
+        where known, ``token_type_ids``, ``segments``, ``words``, ``separators`` and ``spans``.
+        """
         batch = {
             "index": torch.tensor(index),
             "input_ids": _padded([self.input_ids[i] for i in index], self.pad_id),
@@ -170,10 +156,7 @@ def encode(
     words: bool = False,
     token_types: bool | None = None,
 ) -> EncodedExamples:
-    """Tokenize examples.
-
-    There is a warning if many tokens are unknown, or if the tokens differ from those of the
-    checkpoint's ``tokenizer.json``, see `mechcore.data.tokenizer_checks`.
+    """Tokenize examples, with a warning if many tokens are unknown or differ from the file's.
 
     Args:
         examples: the texts.
@@ -182,14 +165,13 @@ def encode(
         truncate: whether to cut longer texts, with a warning, or to raise an error.
         prompt: for language models, a text with ``{a}`` and ``{b}`` (only ``{a}`` for one
             segment), special tokens written out; without one, the tokenizer's own layout.
-        answers: for language models, the answer of each label, which continues the prompt: one
-            or more words, whose tokens are scored together.
+        answers: for language models, the answer of each label, which continues the prompt.
         words: whether to find segments, words and separators, which head categories need.
         token_types: whether to give segment ids; None follows the tokenizer.
 
     Raises:
         InputError: a text is too long and must not be cut, or has no token; ``max_length`` leaves
-            no token for a text; the prompt lacks a placeholder, or an answer is indistinguishable
+            no token for a text; the prompt lacks a placeholder; an answer is indistinguishable
             from another, or does not continue the prompt.
     """
     if prompt is None:
@@ -225,7 +207,7 @@ def encode(
     check_unknown(examples, tokenizer, encoded, texts, special=special)
     if answers is not None and tokens is not None:
         check_continues(answers, tokens, texts, encoded["input_ids"], tokenizer)
-    segments = word_ids = separators = spans = None
+    known: dict[str, Any] = dict.fromkeys(("segments", "words", "separators", "spans"))
     if words:
         places = [
             [SPECIAL if s is None else s for s in encoding.sequence_ids]
@@ -234,25 +216,20 @@ def encode(
             for row, encoding in enumerate(encoded.encodings)
         ]
         both = list(zip(first, second, strict=True)) if prompt is None else [(t, t) for t in texts]
-        segments, word_ids, separators, spans = _words(encoded, tokenizer, places, both)
+        known = _words(encoded, tokenizer, places, both)
     if empty := [row for row, ids in enumerate(encoded["input_ids"]) if not ids]:
         raise InputError(
             f"examples {examples.name!r}: {len(empty)} of {len(examples)} texts have no token, the "
             f"first {first[empty[0]]!r} in row {empty[0] + 1}, because {type(tokenizer).__name__} "
             "drops all its characters and adds no special token; remove them"
         )
+    # Any token can serve as padding: no model in mechcore attends to it.
+    pad_ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    pad_id = int(next(i for i in pad_ids if i is not None))
+    types = encoded.get("token_type_ids") if prompt is None else None
+    ids = encoded["input_ids"]
     return EncodedExamples(
-        examples,
-        encoded["input_ids"],
-        encoded.get("token_type_ids") if prompt is None else None,
-        segments,
-        word_ids,
-        separators,
-        # Any token can serve as padding: no model in mechcore attends to it.
-        int(next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)),
-        tokens,
-        n_cut,
-        spans,
+        examples, ids, types, pad_id=pad_id, answers=tokens, n_cut=n_cut, **known
     )
 
 
@@ -265,11 +242,7 @@ def _told_of_cuts(
     max_length: int,
     truncate: bool,
 ) -> int:
-    """The number of texts that were cut, with a warning.
-
-    Raises:
-        InputError: texts are too long, but must not be cut.
-    """
+    """The number of texts cut, with a warning; an `InputError` if they must not be cut."""
     rows = [row for row, encoding in enumerate(encoded.encodings) if encoding.overflowing]
     if not rows:
         return 0
@@ -301,22 +274,18 @@ def _words(
     tokenizer: PreTrainedTokenizerBase,
     places: list[list[int]],
     texts: Sequence[tuple[str, str]],
-) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+) -> dict[str, list[Any]]:
     """The segment and word of every token, whether it separates texts, and the words' spans."""
     ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     vocabulary: dict[str, int] = {}
-    by_row = [
-        whole_words(encoding, places[row], texts[row], tokenizer, vocabulary)
-        for row, encoding in enumerate(encoded.encodings)
-    ]
+    rows = [*zip(encoded.encodings, places, texts, strict=True)]
+    words = [whole_words(*row, tokenizer, vocabulary) for row in rows]
     separators = [
-        [
-            int(place == SPECIAL and token in ends)
-            for token, place in zip(encoding.ids, of_row, strict=True)
-        ]
-        for encoding, of_row in zip(encoded.encodings, places, strict=True)
+        [int(place == SPECIAL and i in ends) for i, place in zip(row.ids, at, strict=True)]
+        for row, at, _ in rows
     ]
-    return places, [row.numbers for row in by_row], separators, [row.spans for row in by_row]
+    numbers, spans = [row.numbers for row in words], [row.spans for row in words]
+    return {"segments": places, "words": numbers, "separators": separators, "spans": spans}
 
 
 def _check_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pair: bool) -> None:

@@ -85,11 +85,7 @@ class Examples(Shown):
         return len(self.frame)
 
     def labelled(self, label: str) -> Examples:
-        """The examples with this label.
-
-        Raises:
-            InputError: there is none.
-        """
+        """The examples with this label; raises `InputError` if there is none."""
         return self._with(self.frame[self.frame["label"] == label])
 
     @property
@@ -108,11 +104,7 @@ class Examples(Shown):
         return list(self.frame["subset"].unique())
 
     def subset(self, name: str) -> Examples:
-        """The examples of one subset.
-
-        Raises:
-            InputError: no example belongs to ``name``.
-        """
+        """The examples of one subset; raises `InputError` if it has none."""
         if name not in self.subset_names:
             raise InputError(
                 f"examples {self.name!r}: subset {name!r} is empty; "
@@ -150,11 +142,7 @@ class Examples(Shown):
         return sorted(pd.concat(drawn).index)
 
     def halves(self, seed: int) -> tuple[Examples, Examples]:
-        """Two random halves of every subset that share no example or first text, see `half_rows`.
-
-        Raises:
-            InputError: there are too few.
-        """
+        """Two halves of every subset, see `half_rows`; raises `InputError` for too few examples."""
         first, second = half_rows(self.frame, seed)
         if not first:
             raise InputError(
@@ -204,15 +192,8 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
     In an odd subset the second half has one more. Rows with the same first text, such as the
     hypotheses of a premise, are in the same half, across subsets; halves may then differ by as
     many rows. If a first text has more rows of a subset than half of it, only rows with the same
-    second text as well are kept together. A second text may be in both halves.
-
-    With two or more clusters, rows are kept together by cluster instead of by first text. A subset
-    that is one cluster goes to the half with fewer rows.
-
-    Args:
-        frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``, and optionally
-            ``cluster``.
-        seed: seed of the draw.
+    second text as well are kept together. With two or more clusters, rows are kept together by
+    cluster instead. A subset that is one cluster goes to the half with fewer rows.
     """
     import numpy as np
 
@@ -246,10 +227,7 @@ def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
 
 
 def _groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The key of the group that each row belongs to.
-
-    This is its cluster, if there are several; else the first text, or both texts if it has many.
-    """
+    """The key of each row's group: its cluster, if there are several; else its text or texts."""
     import pandas as pd
 
     firsts, subsets = frame["text_a"], frame["subset"]

@@ -1,6 +1,6 @@
 """Features of texts: one number for every example, by name.
 
-Words are runs of letters and digits, in lower case. Negations and number words are English ones.
+Words are runs of letters and digits, in lower case; negations and numbers are English ones.
 """
 
 from __future__ import annotations

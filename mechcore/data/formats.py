@@ -1,9 +1,4 @@
-"""Tables in users' files: csv, tsv, jsonl and parquet, plain or compressed.
-
-Quotes in a ``.csv`` enclose cells. In a tab-separated file they do so if every cell that begins
-with one also ends with one, as pandas writes them; else they are plain characters, as in the
-official files of GLUE and MultiNLI. Cells with tabs or line breaks need one of the other formats.
-"""
+"""Tables in users' files: csv, tsv, jsonl and parquet, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -14,9 +9,9 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
-from mechcore.errors import InputError, first_names, reason, shown
+from mechcore.errors import InputError, reason, shown
 from mechcore.wording import count
 
 if TYPE_CHECKING:
@@ -112,21 +107,13 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
-                    rows.append(json.loads(line, object_pairs_hook=_without_repeats))
+                    rows.append(json.loads(line))
                     if not isinstance(rows[-1], dict):
                         raise ValueError(f"found a {type(rows[-1]).__name__}; expected an object")
-                except (ValueError, RecursionError) as error:
+                except ValueError as error:
                     expected = "" if rows else "; expected one JSON object a line"
                     raise ValueError(f"line {number}: {error}{expected}") from error
     return pd.DataFrame(rows, dtype=object)
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The JSON object with these keys and values, whose keys must be unique."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError(f"a key occurs twice among {first_names([key for key, _ in pairs])}")
-    return values
 
 
 def _open_text(path: Path) -> IO[str]:
@@ -137,12 +124,17 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
+    """Quotes of a tab-separated file enclose cells if they do so in all, as pandas writes them.
+
+    Else they are plain characters, as in the official files of GLUE and MultiNLI.
+    """
     import pandas as pd
 
     with _open_text(path) as file:
         lines = file.readlines()
     rows = [(n, line.rstrip("\r\n").split(separator)) for n, line in enumerate(lines, 1)]
-    if separator == "," or not any(_opened(cells) for _, cells in rows):
+    plain = separator == "\t" and any(_opened(cells) for _, cells in rows)
+    if not plain:
         rows = _enclosed_rows(lines, separator)
     blank = " \t\r\n".replace(separator, "")
     rows = [(number, cells) for number, cells in rows if lines[number - 1].strip(blank)]
@@ -150,13 +142,19 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
         raise ValueError("there is no line with the names of columns")
     header = rows[0][1]
     for number, cells in rows[1:]:
-        _check_row(f"line {number}", cells, header, separator)
-        if (opened := _opened(cells)) and len(cells) < len(header):
+        has = f"{count(len(cells), 'cell')}, the header {len(header)}"
+        if len(cells) > len(header):
+            advice = f"quote cells that contain a {'comma' if separator == ',' else 'tab'}"
+            if len(header) == 1:
+                advice = f"{shown(header[0], 40)}: {ONE_COLUMN}"
+            raise ValueError(f"line {number} has {has}; {advice}")
+        if plain and len(cells) < len(header) and (opened := _opened(cells)):
             raise ValueError(
-                f"line {number} ends within quotes, {shown(opened[-1], 40)!r}, and has "
-                f"{count(len(cells), 'cell')}, the header {len(header)}; save texts with line "
-                "breaks as .csv, .jsonl or .parquet"
+                f"line {number} ends within quotes, {shown(opened[-1], 40)!r}, and has {has}; save "
+                "texts with line breaks as .csv, .jsonl or .parquet"
             )
+        if cells == header and len(header) > 1:
+            raise ValueError(f"line {number} repeats the header; expected it once: remove the line")
     padded = [[*cells, *[None] * (len(header) - len(cells))] for _, cells in rows[1:]]
     return pd.DataFrame(padded, columns=header, dtype=object)
 
@@ -180,26 +178,11 @@ def _enclosed_rows(lines: Sequence[str], separator: str) -> list[tuple[int, list
             rows.append((start, cells))
             start = reader.line_num + 1
     except csv.Error as error:
-        advice = (
-            'expected cells in quotes to end with one, and quotes within them to be doubled (""), '
-            "as pandas writes them"
-        )
-        if "new-line character" in str(error):
-            error, advice = csv.Error("it has a carriage return"), "remove it from the text"
-        raise ValueError(f"the row that begins in line {start}: {error}; {advice}") from error
+        raise ValueError(
+            f"the row that begins in line {start}: {error}; expected cells in quotes to end with "
+            'one, quotes within them to be doubled (""), as pandas writes them, and no carriage '
+            "return within a line"
+        ) from error
     finally:
         csv.field_size_limit(limit)
     return rows
-
-
-def _check_row(place: str, cells: list[str], header: list[str], separator: str) -> None:
-    """Check that a row has no more cells than the header, and does not repeat it."""
-    if len(cells) > len(header):
-        advice = f"quote cells that contain a {'comma' if separator == ',' else 'tab'}"
-        if len(header) == 1:
-            advice = f"{shown(header[0], 40)}: {ONE_COLUMN}"
-        raise ValueError(
-            f"{place} has {count(len(cells), 'cell')}, the header {len(header)}; {advice}"
-        )
-    if cells == header and len(header) > 1:
-        raise ValueError(f"{place} repeats the header; expected it once: remove the line")

@@ -44,14 +44,10 @@ def given_examples(
     label_map: Mapping[str, str] | None = None,
     labelled: bool = True,
 ) -> Examples | None:
-    """The examples that ``data`` are or name; None where it is none of what the module lists.
+    """The examples that ``data`` are or name; None where the module does not list it.
 
-    Args:
-        data: see the module.
-        split: what they are for, ``"train"``, ``"id"`` or ``"ood"``; also the name of rows.
-        columns: which column serves as what, see `mechcore.data.readers.read_examples`.
-        label_map: meanings of labels, likewise.
-        labelled: whether there must be labels.
+    ``split`` is what they are for, ``"train"``, ``"id"`` or ``"ood"``, and the name of rows; for
+    the other options see `mechcore.data.readers.read_examples`.
 
     Raises:
         InputError: they cannot be read.
@@ -131,11 +127,7 @@ def is_task(data: Any) -> bool:
 
 
 def given_table(data: Any) -> pd.DataFrame | None:
-    """Rows in memory as a table, numbered from 0; None where ``data`` are something else.
-
-    Raises:
-        InputError: they are several splits.
-    """
+    """Rows in memory as a table, numbered from 0; None where ``data`` are something else."""
     import pandas as pd
 
     if isinstance(data, pd.DataFrame):

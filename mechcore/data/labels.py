@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mechcore.data.columns import label_key
 from mechcore.data.examples import UNDECIDED
 from mechcore.errors import InputError, first_names, shown, warn
 
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool
     from torch import Tensor
 
-_GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
-_NO_LABEL = re.compile(r"-1(?:\.0*)?")
+_GENERIC = re.compile(r"label_?\d+|[-+]?\d+(?:\.\d+)?", re.IGNORECASE)
 _NEGATION = re.compile(r"(?:non|not)\s+(.+)")
 
 _MOST_LABELS = 5
@@ -45,13 +44,7 @@ class LabelMap:
         data: str | None = None,
         answers: bool = False,
     ) -> LabelMap:
-        """Map every label name to class indices.
-
-        Args:
-            labels: names of labels.
-            classes: names of classes, in the order of their indices.
-            data: name of the data with these labels, for messages.
-            answers: whether the classes are a language model's answers.
+        """Map every label name to indices of classes; ``answers`` are a language model's classes.
 
         Raises:
             InputError: the class names are only numbers, or a label matches none of them.
@@ -93,11 +86,7 @@ class LabelMap:
 
 
 def by_index(names: Any) -> dict[int, Any] | None:
-    """The names of classes by index, of an ``id2label`` or a list in order; None if it is neither.
-
-    >>> by_index({"0": "no", "1": "yes"}), by_index({"no": 0, "yes": 1})
-    ({0: 'no', 1: 'yes'}, None)
-    """
+    """The names of classes by index, of an ``id2label`` or a list in order; None for neither."""
     try:
         pairs = enumerate(names) if isinstance(names, (list, tuple)) else names.items()
         return {int(index): name for index, name in pairs}
@@ -105,29 +94,10 @@ def by_index(names: Any) -> dict[int, Any] | None:
         return None
 
 
-def check_id2label(id2label: Any, owner: str) -> None:
-    """Check that transformers finds names by index in an ``id2label``.
-
-    Raises:
-        InputError: it does not.
-    """
-    if not isinstance(id2label, Mapping) or by_index(id2label) is None:
-        raise InputError(
-            f"{owner}: its config.json has {shown(id2label)} as id2label; expected an object with "
-            'the name of each class by its index, such as {"0": "NAME", "1": "NAME"}'
-        )
-
-
 def class_names(
     config: Any, owner: str, n_rows: int, given: Sequence[str] | None = None
 ) -> list[str]:
-    """The names of a classifier's classes in index order.
-
-    Args:
-        config: the Hugging Face configuration.
-        owner: name of its owner, for messages.
-        n_rows: number of rows of the head.
-        given: names to use instead of those of the configuration.
+    """The names of a classifier's ``n_rows`` classes in index order, or those ``given`` instead.
 
     Raises:
         InputError: ``given`` has the wrong length; or, without it, the configuration does not
@@ -141,8 +111,14 @@ def class_names(
             )
         indices = {normal_name(name): index for name, index in _indices(config).items()}
         if any(indices.get(normal_name(name)) != i for i, name in enumerate(given)):
-            known = sorted((by_index(config.id2label) or {}).items())
-            warn_of_another_order(given, [str(name) for _, name in known])
+            known = [str(name) for _, name in sorted((by_index(config.id2label) or {}).items())]
+            new, old = ([normal_name(name) for name in names] for names in (given, known))
+            if new != old and sorted(new) == sorted(old):
+                warn(
+                    f"class names: {', '.join(given)} are the checkpoint's own names in another "
+                    f"order; its index order is {', '.join(known)}. The given order is used: leave "
+                    "it out (--class-names; class_names in Python) unless the config.json is wrong"
+                )
         return list(given)
     names = names_in(config, owner)
     if len(names) != n_rows:
@@ -156,9 +132,7 @@ def class_names(
 
 
 def names_in(config: Any, owner: str) -> list[str]:
-    """Class names in index order from the ``id2label`` of the configuration of ``owner``.
-
-    If it has only numbers, such as transformers' own LABEL_0, those of ``label2id`` are used.
+    """Class names in index order from ``id2label``, or ``label2id`` if it has only numbers.
 
     Raises:
         InputError: it does not name each class by its index.
@@ -181,11 +155,7 @@ def names_in(config: Any, owner: str) -> list[str]:
 
 
 def check_agree(config: Any, owner: str) -> None:
-    """Check that ``id2label`` and ``label2id`` of a configuration agree on each name's index.
-
-    Raises:
-        InputError: they do not.
-    """
+    """Raise `InputError` unless ``id2label`` and ``label2id`` agree on each name's index."""
     places: dict[str, set[int]] = {}
     for i, name in enumerate(names := names_in(config, owner)):
         places.setdefault(normal_name(name), set()).add(i)
@@ -223,17 +193,6 @@ def normal_name(name: str) -> str:
     return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
 
 
-def warn_of_another_order(given: Sequence[str], known: Sequence[str]) -> None:
-    """Warn if the names given to classes are the checkpoint's own for other classes."""
-    new, old = ([normal_name(name) for name in names] for names in (given, known))
-    if new != old and sorted(new) == sorted(old):
-        warn(
-            f"class names: {', '.join(given)} are the checkpoint's own names in another order; its "
-            f"index order is {', '.join(known)}. The given order is used: leave "
-            "it out (--class-names; class_names in Python) unless the config.json is wrong"
-        )
-
-
 def _classes_of(label: str, index: Mapping[str, int]) -> frozenset[int]:
     """The classes that a label stands for; empty if it matches none."""
     name = normal_name(label)
@@ -248,11 +207,11 @@ def _classes_of(label: str, index: Mapping[str, int]) -> frozenset[int]:
 def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> str:
     """A message about labels that match no class."""
     label, known = unknown[0], ", ".join(classes)
-    none = {name.strip() for name in unknown if _NO_LABEL.fullmatch(name.strip())}
-    end = f"; {UNDECIDED} skips rows without a label, the usual meaning of -1" * bool(none)
     name = "NAME" if answers else "CLASS"
+    none = {name for name in unknown if label_key(name) == "-1"}
+    end = f"; {UNDECIDED} skips rows without a label, the usual meaning of -1" * bool(none)
     pairs = [
-        f"{label.strip()}={UNDECIDED if label.strip() in none else name}"
+        f"{label.strip()}={UNDECIDED if label in none else name}"
         for label in unknown[:_MOST_LABELS]
     ]
     how = f"--label-map {shown(','.join(pairs))} (label_map= in Python)"
@@ -261,7 +220,7 @@ def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> s
             f"label {label!r}: no answer; --answers has {known}: add its answer, or "
             f"rename it with {how}{end}"
         )
-    if _NUMBER.fullmatch(label.strip()) or are_generic([label]):
+    if are_generic([label]):
         hint = f"numbers have no agreed meaning: name them with {how}"
     else:
         hint = f"map it to a class with {how}, or rename the classes with --class-names"

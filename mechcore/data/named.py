@@ -1,8 +1,4 @@
-"""The named tasks of the paper: MNLI with HANS, and QQP with PAWS-QQP.
-
-They are the YAML files in ``mechcore/data/tasks``, with data sets on the hub. With a folder, its
-official files are used instead.
-"""
+"""The named tasks of the paper: MNLI with HANS, and QQP with PAWS-QQP."""
 
 from __future__ import annotations
 
@@ -37,11 +33,7 @@ class Official(NamedTuple):
         return f"{', '.join(self.names.split())}/ (saved by datasets)"
 
     def find(self, folder: Path) -> Path | None:
-        """The best matching file or saved folder; None if there is none.
-
-        Raises:
-            InputError: two match equally well.
-        """
+        """The best matching file or saved folder; None without one, an error for two."""
         for name in self.names.split():
             paths = sorted({*folder.glob(name), *folder.glob(f"*/{name}")})
             paths = [path for path in paths if path.is_file() or _is_saved(path)]
@@ -96,11 +88,7 @@ OFFICIAL = {
 
 
 def mnli_hans(folder: Path | None = None) -> Task:
-    """MNLI, and HANS, see ``mechcore/data/tasks/mnli-hans.yaml``.
-
-    Raises:
-        InputError: a file is missing, or HANS lacks a subcase.
-    """
+    """MNLI, and HANS, see ``mechcore/data/tasks/mnli-hans.yaml``."""
     task = read_task(_TASKS / "mnli-hans.yaml")
     if folder is not None:
         task = _in_folder(task, folder)
@@ -110,11 +98,7 @@ def mnli_hans(folder: Path | None = None) -> Task:
 
 
 def qqp_paws(folder: Path | None = None) -> Task:
-    """QQP, and PAWS-QQP, see ``mechcore/data/tasks/qqp-paws.yaml``.
-
-    Raises:
-        InputError: a file is missing; PAWS-QQP always needs one.
-    """
+    """QQP, and PAWS-QQP, see ``mechcore/data/tasks/qqp-paws.yaml``."""
     if folder is None:
         raise InputError(
             "task qqp-paws: the texts of PAWS-QQP are not on the hub, since they may not be "

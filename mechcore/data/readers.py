@@ -1,8 +1,4 @@
-"""Examples from users' tables.
-
-Official files are read unchanged: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
-MultiNLI and HANS, whose parses are ignored, and PAWS-QQP as built by its script.
-"""
+"""Examples from users' tables; official files of GLUE, MultiNLI, HANS and PAWS-QQP unchanged."""
 
 from __future__ import annotations
 
@@ -29,10 +25,8 @@ def read_examples(
     path: str | Path,
     *,
     name: str | None = None,
-    columns: Mapping[str, str] | None = None,
     label_map: Mapping[str, str] | None = None,
-    labelled: bool = True,
-    skip_empty: bool = False,
+    **options: Any,
 ) -> Examples:
     """Read one- or two-segment texts with their labels.
 
@@ -40,31 +34,15 @@ def read_examples(
         path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
             text files also ``.gz``.
         name: what to call the data; the file's stem by default.
-        columns: which column of the file serves as ``text_a``, ``text_b``, ``label``, ``subset``
-            or ``cluster``, where `mechcore.data.columns.KNOWN_COLUMNS` does not find it. What the
-            clusters are may also be said by a role, as in ``{"cluster": "text_a"}``.
         label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
-        labelled: whether labels are required; otherwise they are empty if the file has none.
-        skip_empty: skip rows that lack a text or label, with a count of them, such as those in the
-            official QQP files; else they are an error.
-
-    A file without a subset column is one subset called ``"all"``. Without a cluster column, or
-    with an empty cell in it, an example is its own cluster.
+        options: further ones of `examples_of`.
 
     Raises:
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
     """
     path = Path(path)
-    table = read_table(path)
-    return examples_of(
-        with_label_names(path, table, label_names_in(path), label_map),
-        path,
-        name=name or data_name(path),
-        columns=columns,
-        label_map=label_map,
-        labelled=labelled,
-        skip_empty=skip_empty,
-    )
+    table = with_label_names(path, read_table(path), label_names_in(path), label_map)
+    return examples_of(table, path, name=name or data_name(path), label_map=label_map, **options)
 
 
 def examples_of(
@@ -79,10 +57,16 @@ def examples_of(
 ) -> Examples:
     """Examples from a table with rows numbered from 0.
 
-    The options are those of `read_examples`; ``path`` is where the table comes from, for messages.
-
-    Raises:
-        InputError: the table is empty, or lacks a column or value.
+    Args:
+        table: the rows.
+        path: where they come from, for messages.
+        name: what to call the data.
+        columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
+            ``cluster``, where `mechcore.data.columns.KNOWN_COLUMNS` does not find it. Clusters
+            may also be those of a role, as in ``{"cluster": "text_a"}``.
+        label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
+        labelled: whether labels are required; otherwise they are empty if there are none.
+        skip_empty: skip rows that lack a text or label, with a warning; else they are an error.
     """
     import pandas as pd
 
@@ -133,10 +117,9 @@ def with_label_names(
     names: Mapping[str, Any],
     label_map: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """The table with label names instead of numbers, and `UNDECIDED` for -1 and missing labels.
+    """The table with label names instead of numbers; `UNDECIDED` for -1 and none.
 
-    Numbers that ``label_map`` maps stay, as do columns without numbers. ``names`` are
-    lists in the order of the numbers, by column; other values are ignored.
+    Numbers that ``label_map`` maps stay, as do columns without numbers. ``names`` are by column.
 
     Raises:
         InputError: a number has no name.
@@ -176,11 +159,7 @@ def with_label_names(
 def with_labels(
     path: Path | str, frame: pd.DataFrame, label_map: Mapping[str, str] | None, labelled: bool
 ) -> pd.DataFrame:
-    """Examples with mapped labels; `UNDECIDED` ones are skipped if ``labelled``.
-
-    Raises:
-        InputError: no example is left.
-    """
+    """Examples with mapped labels; `UNDECIDED` ones are skipped if ``labelled``."""
     keys = frame["label"].map(label_key)
     unnamed = (keys == "-1") & ("-1" not in {label_key(str(label)) for label in label_map or ()})
     if labelled and unnamed.any() and all(key.removeprefix("-").isdigit() for key in {*keys}):
@@ -209,11 +188,7 @@ def with_meanings(labels: pd.Series, meanings: Mapping[str, str] | None) -> pd.S
 
 
 def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
-    """A column of a table with rows numbered from 0, as text, whole numbers without a point.
-
-    Raises:
-        InputError: a cell is empty, or holds something other than text, such as a list.
-    """
+    """A column as text, whole numbers without a point; raises `InputError` for any other cell."""
     import pandas as pd
 
     values = column.astype(object).tolist()

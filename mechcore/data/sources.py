@@ -53,8 +53,7 @@ class Source:
         subset: the subset of all its examples.
         max: number of examples to draw, by subset, see `mechcore.data.examples.Examples.sample`.
         seed: seed of the draw.
-        skip_empty: skip rows that lack a text or label, with a count of them; else they are
-            an error.
+        skip_empty: skip rows that lack a text or label, with a warning.
 
     Raises:
         InputError: settings contradict each other, or a value is out of range.
@@ -126,15 +125,10 @@ class Source:
         return f"{self.path or self.dataset}{f' ({details})' if details else ''}"
 
 
-def read_sources(
-    sources: Sequence[Source], *, name: str | None = None, labelled: bool = True
-) -> Examples:
-    """Read the examples of all sources, in order.
+def read_sources(sources: Sequence[Source], *, labelled: bool = True) -> Examples:
+    """The examples of all sources, in order, named by `sources_name`.
 
     With several sources, a source without subsets becomes one subset with the source's name.
-
-    The data is named ``name``, or by `sources_name`. Labels are empty if a source has
-    none and they are not required (``labelled``).
 
     Raises:
         InputError: a source is missing or unreadable, a label or subset to keep does not
@@ -150,14 +144,11 @@ def read_sources(
     frame = pd.concat([part.frame for part in parts])
     if CLUSTER in frame:  # not every source has them
         frame[CLUSTER] = frame[CLUSTER].fillna("")
-    return Examples(name or sources_name(sources), frame)
+    return Examples(sources_name(sources), frame)
 
 
 def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str) -> Examples:
-    """At most ``n`` of the examples, drawn by subset, with a warning if any are omitted.
-
-    None takes all. The warning names them ``name``, and ends with ``advice`` on how to take all.
-    """
+    """At most ``n`` examples (None: all), drawn by subset, with a warning of omitted ones."""
     drawn = examples if n is None else examples.sample(n, seed)
     if len(drawn) < len(examples):
         warn(
@@ -175,11 +166,8 @@ def sources_name(sources: Sequence[Source]) -> str:
 def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) -> list[dict]:
     """The content of the sources and how it is read, as JSON values, independent of location.
 
-    Files count by their digests, data sets by the digest of their examples, which must be read
-    for it: a branch can change, and a cache can be outdated.
-
-    Raises:
-        InputError: a source is missing or unreadable.
+    Files count by their digests, data sets by the digest of their examples: a branch can change,
+    and a cache can be outdated.
     """
     contents = [_held(source, hasher) | _reading(source) for source in sources]
     if len(sources) > 1:
@@ -297,30 +285,19 @@ def table_of_dataset(data: Any, place: str) -> pd.DataFrame:
 def _saved_data(source: Source, path: Path) -> Any:
     from datasets import load_from_disk
 
-    folder = _split_folder(source, path)
     try:
-        return load_from_disk(str(folder))
+        data = load_from_disk(str(path))
     except Exception as error:  # of any of the packages below
-        raise InputError(f"{folder}: cannot be read: {reason(error)}") from error
-
-
-def _split_folder(source: Source, path: Path) -> Path:
-    """The folder of the split in a folder saved by ``datasets``."""
-    if (path / DICT_FILE).is_file():
-        try:
-            splits = list(json.loads((path / DICT_FILE).read_text("utf-8"))["splits"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: {DICT_FILE} cannot be read: {error}") from error
-        return path / _one_split(source, splits)
-    if not (path / STATE_FILE).is_file():
         raise InputError(
-            f"{path}: a folder without {DICT_FILE} or {STATE_FILE}; expected a file, or a folder "
-            "saved by `datasets` (save_to_disk); name a folder with the layout of the hub as the "
-            "dataset of a task's source"
-        )
+            f"{path}: cannot be read: {reason(error)}; expected a file, or a folder saved by "
+            "`datasets` (save_to_disk); name a folder with the layout of the hub as the dataset of "
+            "a task's source"
+        ) from error
+    if isinstance(data, dict):
+        return data[_one_split(source, list(data))]
     if source.split is not None:
         raise InputError(f"{path}: has no splits, found split {source.split!r}; leave it out")
-    return path
+    return data
 
 
 def _one_split(source: Source, splits: Sequence[str]) -> str:

@@ -71,11 +71,7 @@ _TAKEN = {
 
 
 def check_groups(what: str, groups: Mapping[str, tuple[str, ...]]) -> None:
-    """Check that groups of out-of-domain subsets are distinct from other rows of tables.
-
-    Raises:
-        InputError: a group has a reserved name, is empty, or repeats a subset.
-    """
+    """Raise `InputError` for groups with reserved names, or empty or repeated subsets."""
     for group, subsets in groups.items():
         if group in _TAKEN:
             raise InputError(
@@ -112,12 +108,9 @@ A package provides one in the entry point group, a notebook by ``TASKS.register(
 
 
 def find_task(name: str, folder: str | Path | None = None) -> Task:
-    """A task by its name, or from the file that describes it.
+    """A task by its name, or from a YAML file, see `read_task`.
 
-    Args:
-        name: ``mnli-hans``, ``qqp-paws``, the name of a registered task, or the
-            path of a ``.yaml`` or ``.yml`` file, see `read_task`.
-        folder: where a named task's files are; None takes them from the hub.
+    ``folder`` holds a named task's files; None takes them from the hub.
 
     Raises:
         InputError: there is no such task, or files of it are missing.
@@ -140,16 +133,13 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
 
 
 def read_task(path: str | Path) -> Task:
-    """Read a task from a YAML file.
+    """Read a task from a YAML file with the settings of `Task`.
 
-    Its settings are those of `Task`. Sources are a path, settings of
-    `mechcore.data.sources.Source` by name, or a list of these. Relative paths are relative to the
-    file's folder, and ``${NAME}`` in a path stands for an environment variable. The default name is
-    the file's.
+    Sources are a path, settings of `mechcore.data.sources.Source` by name, or a list of these.
+    Paths are relative to the file's folder; ``${NAME}`` stands for an environment variable.
 
     Raises:
-        InputError: the file is missing, is not valid YAML, or does not describe a task; the message
-            names the file and the place in it.
+        InputError: the file is missing, is not valid YAML, or does not describe a task.
     """
     path = Path(path)
     content = read_plain(path)

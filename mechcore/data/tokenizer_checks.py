@@ -46,16 +46,7 @@ def check_file(
 ) -> None:
     """Warn of texts whose tokens differ from those of the checkpoint's ``tokenizer.json``.
 
-    transformers 5 rebuilds many tokenizers from the vocabulary, ignoring the rest of the
-    file. At most `MOST_COMPARED` texts are compared.
-
-    Args:
-        examples: the examples, for the message.
-        tokenizer: a tokenizer; only one whose file is known is compared.
-        encoded: the tokens of the texts.
-        texts: texts, pairs of texts, or prompts.
-        special: whether special tokens were added.
-        max_length: number of tokens after which texts were cut.
+    transformers 5 rebuilds many tokenizers from the vocabulary, ignoring the rest of the file.
     """
     path = _files.get(tokenizer)
     if path is None or not path.is_file():  # such as after loading from a temporary folder

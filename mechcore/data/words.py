@@ -14,11 +14,9 @@ SPECIAL = -1
 
 
 class Words(NamedTuple):
-    """The words of one example, with a value per token.
+    """Words of one example: ``numbers`` equal for tokens of equal words, `SPECIAL` for others.
 
-    Attributes:
-        numbers: equal for tokens of equal words, `SPECIAL` for other tokens.
-        spans: equal for tokens of one occurrence of a word or mark, rising; `SPECIAL` elsewhere.
+    ``spans`` are equal for tokens of one occurrence of a word or mark, rising; `SPECIAL` elsewhere.
     """
 
     numbers: list[int]
@@ -32,17 +30,10 @@ def whole_words(
     tokenizer: PreTrainedTokenizerBase,
     vocabulary: dict[str, int],
 ) -> Words:
-    """Number every token by its whole word; punctuation is not a word.
+    """Number every token by its whole word in ``vocabulary``; punctuation is not a word.
 
-    In SentencePiece tokenizers a word may be a whole text, or extend from space to
-    space, so words also end at white space and at pieces of punctuation.
-
-    Args:
-        encoding: encoding by the tokenizer.
-        places: the segment of every token, `SPECIAL` outside of all.
-        texts: texts of the segments.
-        tokenizer: a fast tokenizer.
-        vocabulary: numbers of the words known so far; new ones are added.
+    ``places`` are the segments of tokens, `SPECIAL` outside of all. In SentencePiece tokenizers a
+    word may extend from space to space, so words also end at white space and at punctuation.
     """
     spans: list[list[int]] = []  # segment, start and end of every word
     owners: list[int | None] = []
@@ -76,37 +67,8 @@ def whole_words(
     )
 
 
-def words_of(
-    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, vocabulary: dict[str, int]
-) -> Words | None:
-    """Number tokens of one text by their whole words, as `encode` does, from token ids alone.
-
-    Args:
-        ids: token ids without special tokens.
-        tokenizer: a fast tokenizer.
-        vocabulary: numbers of the words known so far; new ones are added.
-
-    Returns:
-        None if the tokenizer gives other tokens for the decoded text, so that the words are
-        unknown.
-    """
-    text = str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
-    encoded = tokenizer([text], add_special_tokens=False)
-    if encoded["input_ids"][0] != list(ids):
-        return None
-    places = [0] * len(ids)
-    words = whole_words(encoded.encodings[0], places, (text, text), tokenizer, vocabulary)
-    unknown = tokenizer.unk_token_id  # its original text is lost
-    pairs = zip(ids, words.numbers, strict=True)
-    return Words([SPECIAL if i == unknown else word for i, word in pairs], words.spans)
-
-
 def _name(word: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The key of equal words: the same to the model, or except for case and encoding.
-
-    Tokenizers may strip accents, as uncased BERT's does. NFKC and case folding are those of the
-    Unicode Standard, sections 3.11 and 3.13.
-    """
+    """The key of equal words: the same to the model, or except for case and encoding (NFKC)."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     read = word if normalizer is None else normalizer.normalize_str(word)
     return unicodedata.normalize("NFKC", read).casefold()

@@ -1,16 +1,7 @@
 """Cutting paths: components that do not see what others write.
 
-A receiver that is *blind* to senders S reads the residual stream of the running forward with the
-outputs of S replaced by their fill: adds and norms are recomputed for that stream, and every other
-component's output is the same as in the run. Everything after the receiver sees its changed output.
-If the answer is blind to S, so are the logits.
-
-Implementation: the model runs rows side by side, the *run* and, for each set of senders, a *view*.
-At every component a view takes the run's output, or the fill for its senders; so its residual
-stream is the run's without them, for any order of adds and norms. A blind receiver's output is the
-one that its view computed. This is the intervention of `mechcore.masking.interventions`,
-``x -> fill + m * (x - fill)``, after rows have exchanged their outputs: m is 0 for a view's
-senders.
+A receiver *blind* to senders reads the residual stream of the running forward with their outputs
+replaced by their fill; all else is as in the run. See `_Rows` for how.
 """
 
 from __future__ import annotations
@@ -70,6 +61,10 @@ class BlindModel:
 class _Rows:
     """The rows that run side by side, and whose outputs they take.
 
+    The model runs the *run* and, for each set of senders, a *view*. At every component a view takes
+    the run's output, or the fill for its senders; so its residual stream is the run's without them,
+    for any order of adds and norms. A blind receiver's output is the one that its view computed.
+
     Attributes:
         senders: the components missing from each row's stream; none for runs.
         run: number of the run that each row belongs to.
@@ -108,13 +103,7 @@ class _Rows:
     def sources(
         self, components: Sequence[Component], what: str = "all", *, runs_only: bool = False
     ) -> Int[Tensor, "row component"]:
-        """The row that computes each row's output, or the input that it reads.
-
-        Args:
-            components: the components of one layer.
-            what: the blind input of heads.
-            runs_only: whether views keep their own outputs.
-        """
+        """The row that computes each row's output of a layer, or the input of heads."""
         by_run = {
             run: [self.blind.get((run, Receiver(c, what)), run) for c in components]
             for run in set(self.run)
@@ -155,10 +144,8 @@ def blind(
         seed: seed of the draws for ``fill="resample"``.
 
     Raises:
-        MismatchError: the means belong to another model.
-        InputError: a receiver does not run after its sender, the model has no such component or
-            hook point, means are missing, or unknown fill.
-        MechcoreError: the model is masked already, or inside the block another thread runs it.
+        InputError: a receiver does not run after its sender, the model lacks a component or hook
+            point; or as `masked`.
 
     >>> with blind(model, "L1.H1>L3.H9.q", means) as run:  # doctest: +SKIP
     ...     logits = run(batch)
@@ -190,11 +177,7 @@ def _sets(paths: PathSetLike | Iterable[PathSet]) -> tuple[list[PathSet], bool]:
 
 
 def _by_group(paths: PathSet, model: Any) -> PathSet:
-    """The paths with blind keys and values extended to all heads of their group.
-
-    Heads of a group share a key: if two should be blind to different senders, both are blind to
-    both.
-    """
+    """The paths with blind keys and values for all heads of their group, which share them."""
     size = ModelShape.of(model).n_heads // n_kv_heads(model)
     of_group: dict[tuple[int, int, str], set[Component]] = {}
     keys: dict[Receiver, tuple[int, int, str]] = {}
@@ -219,14 +202,7 @@ def _running(
     runner: BlindModel,
     fill: Fill,
 ) -> Iterator[None]:
-    """Make rows exchange their outputs.
-
-    Args:
-        rows: the rows.
-        shape: shape of the model.
-        runner: runs them, and knows the positions of the batch.
-        fill: what replaces senders' outputs.
-    """
+    """Make rows exchange their outputs."""
     hooks: list[tuple[str, Hook]] = []
     device = device_of(runner.model)
     own = torch.arange(len(rows.run))
@@ -265,8 +241,7 @@ def _read(sources: Int[Tensor, "row head"], activation: Tensor, hook: Any) -> Te
 class _Write:
     """The outputs of rows, [rows, pos, head, d_head] or [rows, pos, d_model].
 
-    Attributes:
-        kept: 0 for a row's senders; None if no row has any here.
+    ``kept`` is 0 for a row's senders; None if no row has any here.
     """
 
     kind: Kind

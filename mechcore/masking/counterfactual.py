@@ -1,9 +1,7 @@
 """The counterfactual fill: a component's output on another text (activation patching).
 
-An ablated output becomes the same component's output on a paired example (Vig et al. 2020, arXiv
-2004.12265; interchange interventions). Tokens are matched by position, counted from each row's
-first real token. If an example is longer than its pair, the missing positions take
-the component's mean.
+Vig et al. 2020, arXiv 2004.12265. Tokens are matched by position, counted from each row's first
+real token; positions that a shorter pair lacks take the component's mean.
 """
 
 from __future__ import annotations
@@ -32,13 +30,8 @@ from mechcore.models.protocol import Batch, device_of, forward, hook_mlp_out, ho
 class Counterfactual(Fill):
     """The component's output on the paired example, at the same position.
 
-    Batches identify their examples by ``index``, as those of `EncodedExamples` do.
-
-    Args:
-        model: the masked model.
-        means: its mean activations, for positions that pairs lack; None only if they lack none.
-        seed: unused.
-        pairs: the paired example of every example, row by row.
+    Batches identify their examples by ``index``, as those of `EncodedExamples` do. ``means`` may be
+    None if pairs lack no position.
 
     Raises:
         InputError: there are no pairs.
@@ -73,11 +66,7 @@ class Counterfactual(Fill):
 
     @torch.no_grad()
     def prepare(self, batch: Batch) -> None:
-        """Run the pairs of a batch, see `Fill.prepare`.
-
-        Raises:
-            InputError: the examples of the batch are unknown, or one has no pair.
-        """
+        """Run the pairs of a batch, see `Fill.prepare`."""
         index = torch.as_tensor(batch.get("index", ())).tolist()
         if len(index) != len(batch["input_ids"]):
             raise InputError(
@@ -113,11 +102,7 @@ class Counterfactual(Fill):
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
-        """See `Fill.values`.
-
-        Raises:
-            InputError: the batch is not known, or pairs lack positions and there are no means.
-        """
+        """See `Fill.values`; raises `InputError` for an unknown batch or lacking means."""
         if positions is None or not self.outputs:
             raise InputError(
                 "masked: fill 'counterfactual' does not know which examples are run; pass batches "
@@ -146,11 +131,7 @@ class Counterfactual(Fill):
 
 
 def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
-    """For every example, one with another label and the nearest length.
-
-    Args:
-        data: labelled examples.
-        seed: seed of the draw among equally near ones.
+    """For every example, one with another label and the nearest length, drawn by ``seed``.
 
     Raises:
         InputError: all examples have the same label, or some have none. Labels that differ only in
@@ -183,14 +164,10 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 
 
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
-    """``fill``, where the name of the counterfactual one becomes a fill with pairs of the examples.
+    """``fill``, where the name of the counterfactual one becomes a fill with pairs.
 
     The pairs are the examples' own counterfactual prompts, see `mechcore.models.prompts`, or those
-    that `paired` makes.
-
-
-    Raises:
-        InputError: pairs cannot be made, see `paired`, or given pairs belong to other examples.
+    that `paired` makes. Raises as `paired`, and if given pairs belong to other examples.
     """
     if not isinstance(data, EncodedExamples):
         return fill

@@ -13,7 +13,6 @@ and in studies. A package provides one as an entry point in the group ``mechcore
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -24,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, NotFiniteError, reason, shown
+from mechcore.errors import InputError, NotFiniteError, shown
 from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.devices import sent
 from mechcore.models.hooks import Hook
@@ -62,11 +61,7 @@ class Fill(ABC):
 
     @cached_property
     def means(self) -> MeanActivations:
-        """The model's mean activations, on its device.
-
-        Raises:
-            InputError: there are none.
-        """
+        """The model's mean activations, on its device; raises `InputError` without any."""
         if self._means is None:
             raise _without_means(type(self).__name__)
         return self._means.to(device_of(self.model))
@@ -74,8 +69,7 @@ class Fill(ABC):
     def prepare(self, batch: Batch) -> None:  # noqa: B027
         """Prepare for a batch before it is run; the model is not masked meanwhile.
 
-        Args:
-            batch: the batch, with the rows of its examples as ``index`` if known.
+        ``index`` of the batch has the rows of its examples, if known.
         """
 
     def check(self, values: Float[Tensor, "*masks layer component"]) -> None:  # noqa: B027
@@ -113,20 +107,12 @@ class Fill(ABC):
             layer: number of the layer.
             positions: position of every token, counted from its row's first real one, [batch, pos].
             draws: the result of `draws` for the batch.
-
-        Raises:
-            InputError: there is no such fill for these tokens.
         """
 
     def checked(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
-        """`values`, after checking their shape and that they are finite.
-
-        Raises:
-            InputError: the shape is wrong.
-            NotFiniteError: a value is NaN or infinite.
-        """
+        """`values`, after checking their shape and that they are finite."""
         values = self.values(kind, layer, positions, draws)
         cfg = self.model.cfg
         rest = (cfg.n_heads, cfg.d_head) if kind == "z" else (cfg.d_model,)
@@ -154,11 +140,7 @@ class Mean(Fill):
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
-        """See `Fill.values`.
-
-        Raises:
-            InputError: the means are per position, and positions are unknown or too many.
-        """
+        """See `Fill.values`; `InputError` if per-position means lack a position."""
         mean = getattr(self.means, kind)
         if not self.means.per_position:
             return mean[layer]
@@ -191,11 +173,7 @@ class Zero(Fill):
 
 
 class Resample(Fill):
-    """The output at a random token of the data that the means were computed on.
-
-    Raises:
-        InputError: the means hold no sampled activations.
-    """
+    """The output at a random token of the data that the means were computed on."""
 
     is_finite: ClassVar[bool] = True
 
@@ -267,17 +245,13 @@ def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: in
 
 def _made(maker: Any, model: Any, means: MeanActivations | None, seed: int) -> Fill:
     """The fill that a maker returns, after checking that it is one."""
-    name = getattr(maker, "__name__", shown(maker))
-    expected = f"a name ({', '.join(FILLS)}), or a function of model, means and seed"
-    try:
-        inspect.signature(maker).bind(model, means, seed)
-    except ValueError:  # built in, without a signature
-        pass
-    except TypeError as error:
-        raise InputError(f"fill: found {name} ({reason(error)}); expected {expected}") from error
-    fill = maker(model, means, seed)
+    fill = maker(model, means, seed) if callable(maker) else maker
     if not isinstance(fill, Fill):
-        raise InputError(f"fill: {name} made {type(fill).__name__}; expected {expected}")
+        raise InputError(
+            f"fill: {getattr(maker, '__name__', shown(maker))} gave a {type(fill).__name__}; "
+            f"expected a name ({', '.join(FILLS)}), or a function of model, means and seed that "
+            "makes a Fill"
+        )
     return fill
 
 

@@ -1,10 +1,7 @@
 """The one intervention: ``x -> fill + m * (x - fill)`` at every component's output.
 
-Together with cutting paths (`mechcore.masking.blinding`) and restarting models
-(`mechcore.ablation.engines.restart`), this is the only code that writes to
-``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
-The fill is the component's mean activation (arXiv 2403.03942, section 3), zero, the activation
-of another token or text, or a registered one, see `mechcore.masking.fills`.
+With `mechcore.masking.blinding` and `mechcore.ablation.engines.restart` this is the only code
+that writes to ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
 """
 
 from __future__ import annotations
@@ -64,11 +61,7 @@ class MaskedModel:
 
     @plain_numbers()
     def rows(self, batch: Batch) -> Float[Tensor, "batch *pos out"]:
-        """Logits of ``batch`` with the first mask on its first row, and so on.
-
-        Raises:
-            InputError: the numbers of masks and rows differ.
-        """
+        """Logits of ``batch`` with the first mask on its first row, and so on."""
         inputs = model_inputs(self.model, batch)
         n_rows = len(inputs["input_ids"])
         if n_rows != self.n_masks:
@@ -159,11 +152,7 @@ class _Values:
         self.mask, self.model, self.shape = mask, model, mask.values.shape
 
     def update(self) -> None:
-        """Read the mask's values, before each run.
-
-        Raises:
-            InputError: they are no longer valid.
-        """
+        """Read the mask's values, before each run; raises `InputError` if they became invalid."""
         values = self.mask.values
         self.mask.check(self.model)
         if values.shape != self.shape:

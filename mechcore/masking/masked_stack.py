@@ -1,9 +1,4 @@
-"""Many masks in one forward of a `Stack`: a faster version of `masked`.
-
-The layers' matrices are converted to the wanted precision only once, the first layer's
-attention runs once for all masks, and the last layer runs only at the position that is read.
-Pruning uses this path where possible; `masked` is the reference.
-"""
+"""Many masks in one forward of a `Stack`: a faster version of `masked`, which is the reference."""
 
 from __future__ import annotations
 
@@ -25,15 +20,10 @@ def masked_stack(
     z_fill: Float[Tensor, "layer head d_head"],
     mlp_fill: Float[Tensor, "layer d_model"],
 ) -> Float[Tensor, "mask batch out"]:
-    """Logits at the position that is read, under every mask.
+    """Logits at the position that is read, under every mask; gradients flow into masks and fills.
 
-    Args:
-        stack: the model.
-        inputs: from `mechcore.models.protocol.model_inputs`.
-        read: position that the head reads, [batch].
-        values: values of the masks, or of every mask for every row; gradients flow into them.
-        z_fill: the fill of heads, on the model's device; gradients also flow into it.
-        mlp_fill: the fill of MLPs, likewise.
+    ``inputs`` are those of `mechcore.models.protocol.model_inputs`. Values are those of the masks,
+    or of every mask for every row.
     """
     n_masks, n_heads, every = len(values), stack.n_heads, list(range(stack.n_heads))
     context = stack.context(inputs, read)

@@ -1,7 +1,7 @@
 """Mean activations of every component, with which masking replaces outputs.
 
-The mean is over training data, one vector per component, pooled over examples and positions
-(arXiv 2403.03942, section 3). Padding is left out; the authors' script pools it in.
+One vector per component, pooled over examples and positions of training data without padding
+(arXiv 2403.03942, section 3; the authors' script pools padding in).
 """
 
 from __future__ import annotations
@@ -136,11 +136,7 @@ class MeanActivations(Shown):
         return replace(self, **there)
 
     def check(self, model: Any) -> None:
-        """Check that these are the means of ``model``.
-
-        Raises:
-            MismatchError: shape, precision or weights differ; the message says which.
-        """
+        """Raise `MismatchError` unless these are the means of ``model``, and say why."""
         differences = self.identity.differences(ModelIdentity.of(model))
         if differences:
             raise MismatchError(
@@ -182,7 +178,6 @@ class MeanActivations(Shown):
                     identity=ModelIdentity.from_fields(json.loads(facts["identity"])),
                     data=facts["data"],
                 )
-            means._check_fields()
             means._check_finite()
         except NotFiniteError as error:
             raise NotFiniteError(f"means file {path}: {error}") from error
@@ -196,18 +191,6 @@ class MeanActivations(Shown):
             except MismatchError as error:
                 raise MismatchError(f"means file {path}: {error}") from error
         return means
-
-    def _check_fields(self) -> None:
-        """Check that the fields of a file are consistent."""
-        head = (self.identity.n_layers, self.identity.n_heads, self.identity.d_head)
-        n_mlps = 0 if 0 in self.mlp.shape else self.identity.n_layers
-        mlp = (n_mlps, self.identity.d_model)
-        before = tuple(self.z.shape[:1]) if self.per_position else ()
-        n = len(self.samples_z)
-        expected = {"z": (*before, *head), "mlp": (*before, *mlp), "counts": before}
-        for name, shape in {**expected, "samples_z": (n, *head), "samples_mlp": (n, *mlp)}.items():
-            if (own := tuple(getattr(self, name).shape)) != shape:
-                raise ValueError(f"{name} has the shape {own}, expected {shape}")
 
     def _check_finite(self) -> None:
         """Check that all activations were finite; otherwise the fill would not be."""
@@ -230,12 +213,7 @@ class MeanActivations(Shown):
 
 
 def check_means(means: Any, model: Any) -> None:
-    """Check that ``means`` are mean activations, and belong to ``model`` if it is not None.
-
-    Raises:
-        InputError: they have another type.
-        MismatchError: they belong to another model, see `MeanActivations.check`.
-    """
+    """Raise unless ``means`` are mean activations (`InputError`), of ``model`` if not None."""
     if not isinstance(means, MeanActivations):
         raise InputError(
             f"means: found {type(means).__name__}; expected MeanActivations: "

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from mechcore.errors import InputError
 
-UNREAD = ("inputs_embeds", "head_mask", "past_key_values", "cu_seq_lens_q", "seq_idx")
+UNREAD = {
+    "inputs_embeds": "",
+    "head_mask": " (mechcore.masked ablates heads)",
+    "past_key_values": "",
+    "position_ids": ", and put texts packed in one row into separate rows",
+    "cu_seq_lens_q": "",
+    "seq_idx": "",
+}
 """Entries that change the answers of Hugging Face's models, and that mechcore does not read."""
 
 is_arranged: ContextVar[bool] = ContextVar("is_arranged", default=False)
@@ -42,15 +49,8 @@ def real_tokens_first(
 ) -> tuple[dict[str, Tensor], bool]:
     """Move every row's padding to its right end, keeping the order of the real tokens.
 
-    An encoder's classification head reads position 0, and its positions count from there, so the
-    logits of a left-padded row would differ from those of the same text without padding.
-
-    Args:
-        tensors: any tensors [batch, pos], the attention mask among them.
-        attention_mask: [batch, pos], 0 at padding.
-
-    Returns:
-        The rearranged tensors, and whether anything moved.
+    An encoder's classification head reads position 0, and its positions count from there. The
+    second value returned says whether anything moved.
     """
     real = attention_mask != 0
     order = torch.argsort((~real).to(torch.int8), dim=1, stable=True)
@@ -65,13 +65,9 @@ def real_tokens(
 ) -> Tensor:
     """The attention mask of a batch, 1 at real tokens and 0 at padding, [batch, pos].
 
-    Tokens masked inside a text are treated as absent.
-
-    Args:
-        ids: token ids, [batch, pos].
-        mask: of the batch, of type long; None where it has none, and so no padding.
-        pad_id: the token that rows are padded with; None if it is not known.
-        in_texts: whether texts may begin or end with one such token.
+    Tokens masked inside a text are treated as absent. ``mask`` is None where there is none, and so
+    no padding; rows are padded with ``pad_id``, and texts, too, may begin or end with one if
+    ``in_texts``.
 
     Raises:
         InputError: the mask has other values, or is missing where rows begin or end in padding; a
@@ -141,37 +137,12 @@ def whole_numbers(name: str, values: Tensor) -> Tensor:
     return whole
 
 
-def check_positions(positions: Any, mask: Tensor, first: int, *, absolute: bool) -> None:
-    """Make sure that ``position_ids`` are those that mechcore's models count themselves.
-
-    Args:
-        positions: of the batch.
-        mask: its attention mask, [batch, pos].
-        first: position of a text's first token.
-        absolute: whether the model knows positions, not only distances between them.
-    """
-    own = real_positions(mask) + first
-    given = as_tensor("position_ids", positions)
-    fits = given.shape == own.shape or given.shape == (1, own.shape[1])
-    beside = given - own if fits else torch.ones_like(own)
-    if fits and not absolute:
-        begin = (mask != 0).int().argmax(1, keepdim=True)
-        beside = beside - beside.gather(1, begin)
-    if bool((beside * mask).any()):
-        raise InputError(
-            f"batch: position_ids are not read, and differ from mechcore's, which count up from "
-            f"{first} at each row's first real token; leave position_ids out, and put texts packed "
-            "in one row into separate rows"
-        )
-
-
 def check_unread(name: str, value: Any) -> None:
     """Make sure that an entry of `UNREAD` makes no difference."""
     if value is not None and not (torch.is_tensor(value) and bool((value == 1).all())):
-        instead = " (mechcore.masked ablates heads)" if name == "head_mask" else ""
         raise InputError(
             f"batch: {name} is not read, but would change the answers; expected input_ids, "
-            f"attention_mask and token_type_ids: leave it out{instead}"
+            f"attention_mask and token_type_ids: leave it out{UNREAD[name]}"
         )
 
 

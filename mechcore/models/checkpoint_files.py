@@ -15,7 +15,6 @@ from transformers.utils import CONFIG_NAME
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
-from mechcore.data.labels import check_id2label
 from mechcore.errors import InputError, first_names, shown
 from mechcore.models.architectures.base import architecture_of
 
@@ -67,29 +66,11 @@ def without_bars() -> Iterator[None]:
 # -- configurations -------------------------------------------------------------------------------
 
 
-_MOST = {"num_hidden_layers": 2000, "n_layer": 2000, "num_labels": 10**6}
-"""What no configuration has more of: making so many takes hours, whatever the weights are."""
-
-
 def check_config(name: str, revision: str | None) -> None:
-    """Refuse a configuration that is no object, names code of its own, or has unusable labels.
-
-    Raises:
-        InputError: it does.
-        Exception: whatever transformers raises where there is no configuration to read.
-    """
+    """Refuse a configuration that is no object, or names code of its own."""
     refuse_stand_in(name, Path(name) / CONFIG_NAME)
     config, _ = PretrainedConfig.get_config_dict(name, revision=revision)
     _refuse_code(name, CONFIG_NAME, config)
-    if (id2label := config.get("id2label")) is not None:
-        check_id2label(id2label, f"checkpoint {name}")
-    for key, most in _MOST.items():
-        value = config.get(key)
-        if isinstance(value, int | float) and not value <= most:
-            raise InputError(
-                f"checkpoint {name}: its config.json has {shown(value)} as {key}; expected at "
-                f"most {most}"
-            )
 
 
 def check_padding(name: str, config: Any) -> None:

@@ -39,11 +39,7 @@ def chosen(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
 
 
 def as_dtype(dtype: Any) -> torch.dtype:
-    """A precision given by name or as torch has it.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """A precision by name or as torch has it; raises `InputError` if it is neither."""
     known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if not isinstance(known, torch.dtype):
         raise InputError(
@@ -55,11 +51,7 @@ def as_dtype(dtype: Any) -> torch.dtype:
 def check_placing(
     source: Any, backend: str, device: str | torch.device | None, device_map: DeviceMap | None
 ) -> None:
-    """Make sure that the weights can go where they are to go; see `load_model`.
-
-    Raises:
-        InputError: they cannot.
-    """
+    """Raise `InputError` if the weights cannot go where `load_model` is told to put them."""
     if device_map is None:
         check_device(device or "cpu")
         return
@@ -85,16 +77,7 @@ def check_placing(
 
 
 def check_in_memory(name: str, weights: nn.Module) -> None:
-    """Make sure that all weights can be read where they are.
-
-    Args:
-        name: what to call the model in the error.
-        weights: the module that holds them.
-
-    Raises:
-        InputError: some are offloaded: accelerate brings them in for the moment that Hugging
-            Face's own modules use them, and a bridge also reads them at other times.
-    """
+    """Raise `InputError` if weights are offloaded, where a bridge cannot always read them."""
     away = [key for key, weight in weights.named_parameters() if weight.is_meta]
     if away:
         raise InputError(
@@ -105,11 +88,7 @@ def check_in_memory(name: str, weights: nn.Module) -> None:
 
 
 def check_device(device: torch.device | str) -> None:
-    """Make sure that this machine has the device.
-
-    Raises:
-        InputError: it has not.
-    """
+    """Raise `InputError` unless this machine has the device."""
     device = torch.device(device)
     backends: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type not in backends:

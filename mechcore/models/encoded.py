@@ -64,8 +64,7 @@ def as_encoded(
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
         label_map: meanings of labels, likewise.
         labelled: whether there must be labels.
-        max_length: tokens after which texts are cut; else longer ones than the model takes are
-            refused.
+        max_length: tokens after which texts are cut; without it longer ones are refused.
         prompt: of a language model, see `mechcore.data.encoding.encode`.
         answers: of a language model, likewise.
         words: whether to find the words of texts, which head categories need.
@@ -101,8 +100,6 @@ def as_data(
     split: str,
     *,
     labelled: bool = True,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    words: bool = False,
 ) -> EncodedExamples | Iterable[Batch]:
     """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
     if not isinstance(data, EncodedExamples) and prompt_table(data) is None:
@@ -110,7 +107,7 @@ def as_data(
         if examples is None and isinstance(data, Iterable) and not isinstance(data, str):
             return data
         data = data if examples is None else examples
-    return as_encoded(model, data, split=split, tokenizer=tokenizer, labelled=labelled, words=words)
+    return as_encoded(model, data, split=split, labelled=labelled)
 
 
 def encode_for(
@@ -120,13 +117,9 @@ def encode_for(
     *,
     max_length: int | None = None,
     prompt: str | None = None,
-    answers: Mapping[str, str] | None = None,
-    words: bool = False,
+    **options: Any,
 ) -> EncodedExamples:
-    """Tokenize examples for a model; the options are those of `as_encoded`.
-
-    Token types are those that the model reads, as in training, see `mechcore.models.tokenizers`.
-    """
+    """Tokenize examples for a model, with the token types it reads; options as of `encode`."""
     known = n_token_types(model)
     limits = [tokenizer.model_max_length, longest_input(model)]
     encoded = encode(
@@ -135,9 +128,8 @@ def encode_for(
         max_length=min(limits if max_length is None else [max_length, *limits]),
         truncate=max_length is not None,
         prompt=prompt,
-        answers=answers,
-        words=words,
         token_types=known > 1 or None,
+        **options,
     )
     if prompt is not None:
         _check_beginning(encoded, tokenizer)
@@ -176,11 +168,7 @@ def _check_class_token(
 
 
 def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint that a model came from.
-
-    Raises:
-        InputError: it is not known, or is not the model's.
-    """
+    """The tokenizer of a model's checkpoint; raises `InputError` if it is not known."""
     if model not in _tokenizers:
         tokenizer = getattr(model, "tokenizer", None)
         # Of models that others loaded, the configuration of the Hugging Face model may tell.

@@ -1,9 +1,6 @@
 """Writing a masked model as an ordinary Hugging Face checkpoint.
 
-A pruned component puts out the same vector whatever the input (its mean: arXiv 2403.03942,
-section 3), so it folds into the weights that follow: the columns of W_O that read a pruned head
-become zero and its mean, passed through them, joins the bias; a pruned MLP's output projection
-becomes zero and its bias the mean.
+A pruned component puts out one vector whatever the input, so it folds into the next weights.
 """
 
 from __future__ import annotations
@@ -52,8 +49,7 @@ def export_checkpoint(
     Its logits are those of ``masked(load_model(source), mask, means, fill)``. Weights of kept
     components stay bit for bit, in float32. Llama, Mistral and Qwen2 have no bias to hold a mean;
     where one is needed, the checkpoint becomes a Llama with ``attention_bias`` or ``mlp_bias``.
-    Beside the model and its tokenizer, ``mechcore.json`` says what was pruned. ``out`` appears
-    complete or not at all.
+    ``mechcore.json`` says what was pruned. ``out`` appears complete or not at all.
 
     Args:
         source: a directory in Hugging Face format, or a hub id.
@@ -109,10 +105,7 @@ def export_checkpoint(
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Weights and configurations, that of generation as it was published.
-
-    Older transformers refuse to write one with a setting that has no effect.
-    """
+    """Write weights and configurations; older transformers refuse some published ones."""
     generation = model.generation_config if model.can_generate() else None
     if generation is not None:
         model.generation_config = type(generation)()
@@ -223,14 +216,8 @@ def folded(
 ) -> dict[str, Tensor]:
     """Output projections with gates ``mean + m * (x - mean)`` folded in, differentiably.
 
-    With gates of 1 they are the model's own, bit for bit.
-
-    Args:
-        model: of Hugging Face.
-        weights: its weights by name.
-        gates: what each component's output x is multiplied by, beside its mean.
-        shape: of the model.
-        means: pooled over positions; None for means of zero.
+    With gates of 1 they are the model's own, bit for bit. ``means`` are pooled over positions;
+    None stands for means of zero.
     """
     new: dict[str, Tensor] = {}
     for layer in range(shape.n_layers):

@@ -18,17 +18,10 @@ def check_finite(
     *,
     never: bool = False,
 ) -> None:
-    """Make sure that logits mean something: NaN has a largest class, too, and infinity a margin.
+    """Raise `NotFiniteError` unless logits are finite: NaN has a largest class, too.
 
-    Args:
-        logits: those that are read, of one model or of several masked ones.
-        examples: numbers of the examples, to name them in the error.
-        dtype: what they were computed in, if it is not their own.
-        never: whether minus infinity is allowed for classes that have it in every example, as
-            words do that a language model never says.
-
-    Raises:
-        NotFiniteError: a logit is not finite.
+    ``examples`` are the numbers of the examples, ``dtype`` what the logits were computed in, if not
+    their own; ``never`` allows minus infinity for classes that have it in every example.
     """
     if bool(logits.isfinite().all()):
         return

@@ -25,12 +25,7 @@ def can_be_hooked(architecture: str) -> bool:
 def hooked_transformer(
     name: str, architecture: str, hf_model: Any, device: str | torch.device, dtype: torch.dtype
 ) -> Any:
-    """The same language model, with its weights as they are.
-
-    Raises:
-        InputError: TransformerLens has no HookedTransformer, or the model is no GPT-2, or has a
-            setting that it does not know.
-    """
+    """The same GPT-2, with its weights as they are; raises `InputError` for what is none."""
     try:
         from transformer_lens import HookedTransformer, HookedTransformerConfig
         from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights

@@ -18,12 +18,7 @@ _SLOW_BRIDGES = version("transformer-lens").startswith("3.")
 
 @contextmanager
 def evaluating(model: Any, *, training: bool = False) -> Iterator[None]:
-    """Run a block with the model in evaluation mode, and give every module its own mode back.
-
-    Args:
-        model: of TransformerLens or Hugging Face.
-        training: run it in training mode instead, with dropout.
-    """
+    """Run a block in evaluation mode (or ``training``), and give every module its mode back."""
     parts = (model, getattr(model, "original_model", model))  # a bridge does not list what it wraps
     others = [m for part in parts for m in part.modules() if m.training != training]
     for module in others:
@@ -42,12 +37,7 @@ def hooked(
     """Add forward hooks that see the runs of this model in this thread alone.
 
     A deep copy of the model takes its hooks along, and other threads run the same hook points: in
-    these runs the hooks do nothing.
-
-    Args:
-        model: any TransformerLens model that has all of these hook points.
-        hooks: names of hook points and what to call there.
-        elsewhere: makes a run of the model in another thread an error with this message.
+    these runs the hooks do nothing, or raise an error with the message ``elsewhere``.
     """
     points = model.hook_dict
     own = [(name, *_own(points[name], hook, elsewhere)) for name, hook in hooks]

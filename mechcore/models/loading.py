@@ -90,23 +90,21 @@ def load_model(
             ``gguf`` reads), or an already built HookedTransformer, HookedEncoder or
             TransformerBridge, which is checked and returned as it is.
         backend: ``"bridge"`` wraps the Hugging Face model in a TransformerBridge;
-            ``"hooked"`` builds a HookedTransformer (TransformerLens 3, language models only),
-            without weight processing, so that activations stay those of the checkpoint.
+            ``"hooked"`` builds a HookedTransformer (TransformerLens 3, GPT-2 only), without
+            weight processing, so that activations stay those of the checkpoint.
         device: where the weights go; the processor if neither this nor ``device_map`` is given.
         dtype: precision of the weights, a torch dtype or ``"float32"``, ``"bfloat16"`` or
             ``"float16"``.
-        device_map: in place of ``device``, for models that one device does not hold: how
-            accelerate spreads the layers of a bridge over devices, ``"auto"``, ``"balanced"``,
-            ``"cpu"`` or the device of every module by name. All weights must find room in the
-            devices' memory; see docs/how-to/large-models.md.
+        device_map: in place of ``device``, how accelerate spreads a bridge over devices:
+            ``"auto"``, ``"balanced"``, ``"cpu"`` or the device of every module by name. All
+            weights must find room in their memory; see docs/how-to/large-models.md.
         revision: branch, tag or commit of a hub id.
         task: what the checkpoint must be; None reads it from its configuration.
         head: whether there must be a head. If not, encoders whose head is none that mechcore
             reads (pretrained BERT and RoBERTa, say) are loaded without it and give hidden states
             [batch, pos, d_model], which is enough to see what heads attend to.
         allow_pickle: read ``pytorch_model.bin`` where there are no safetensors. A pickle can run
-            code when it is read; torch's check that it holds nothing but tensors stays on. Code
-            that a checkpoint brings along (``auto_map``) is never run.
+            code when it is read; torch's check that it holds nothing but tensors stays on.
 
     Returns:
         A model in evaluation mode, with frozen weights and eager attention, so that every hook
@@ -191,10 +189,9 @@ def _architecture(config: Any, where: dict[str, str]) -> str:
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """The configuration of a checkpoint; ``_commit_hash`` is the commit of a hub id.
+    """The configuration of a checkpoint; raises `InputError` if there is none to use.
 
-    Raises:
-        InputError: there is none that can be used.
+    ``_commit_hash`` is the commit of a hub id.
     """
     where = place_of(name)
     path = Path(name)
@@ -232,26 +229,22 @@ def read_config(name: str, revision: str | None = None) -> Any:
 
 
 _NO_CLASSES = {
-    "multi_label_classification": "any number of its {} labels can apply to a text",
-    "regression": "its {} outputs are quantities, not classes",
+    "multi_label_classification": "any number of its labels can apply to a text",
+    "regression": "its outputs are quantities, not classes",
 }
 """What the outputs of a classification head are where they are no classes."""
 
 
 def _head_of(name: str, architecture: str, config: Any, head: bool) -> str:
     if architecture.endswith("ForSequenceClassification"):
-        if config.num_labels == 1:
+        kind = "regression" if config.num_labels == 1 else config.problem_type
+        if outputs := _NO_CLASSES.get(kind):
             raise InputError(
-                f"checkpoint {name}: its head gives one number (num_labels is 1), a regression; "
-                "expected at least two classes, which accuracy needs: fine-tune it "
-                "as a classifier"
-            )
-        if outputs := _NO_CLASSES.get(config.problem_type):
-            raise InputError(
-                f"checkpoint {name}: its problem_type is {config.problem_type}: "
-                f"{outputs.format(config.num_labels)}; expected classes of which exactly one "
-                "applies: fine-tune it as a classifier, or, if only one ever applies, set "
-                "problem_type to single_label_classification in its config.json"
+                f"checkpoint {name}: its problem_type is {kind} (num_labels is "
+                f"{config.num_labels}): {outputs}; expected classes of which exactly one applies: "
+                "fine-tune it as a classifier"
+                + ", or, if only one ever applies, set problem_type to single_label_classification "
+                "in its config.json" * (config.num_labels > 1)
             )
         return CLASSIFICATION
     if architecture.endswith(_LANGUAGE_MODELS) and architecture != "BertLMHeadModel":

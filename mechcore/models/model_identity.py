@@ -23,10 +23,7 @@ class ModelIdentity(Identity):
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
-        """Compute the identity.
-
-        The digest of all weights is computed once, and again when sums over them have changed.
-        """
+        """Compute the identity; the digest of all weights again only when sums over them change."""
         sums = _sums_of_weights(model)
         known = _identities.get(model)
         if known is None or known[0] != sums:
@@ -47,11 +44,7 @@ class ModelIdentity(Identity):
 
 
 def check_is_mask(mask: Any) -> None:
-    """Make sure that it is one.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Raise `InputError` unless it is a mask."""
     if not isinstance(mask, Mask):
         raise InputError(
             f"mask: found {type(mask).__name__}; expected a Mask, as by "
@@ -60,12 +53,11 @@ def check_is_mask(mask: Any) -> None:
 
 
 def check_masks(masks: Iterable[Mask], model: Any) -> None:
-    """Make sure that masks fit ``model`` and, as far as they know their model, are its own.
+    """Check that masks fit ``model`` and, as far as they know their model, are its own.
 
     Raises:
-        InputError: one is no mask, or was given other values than those of a mask.
-        MismatchError: layers, heads or MLPs differ, or a mask was made for another model; the
-            message says which.
+        InputError: one is no mask, or was given invalid values.
+        MismatchError: layers, heads or MLPs differ, or a mask was made for another model.
     """
     identities = set()
     for mask in masks:
@@ -83,10 +75,9 @@ def check_masks(masks: Iterable[Mask], model: Any) -> None:
 
 
 def _sums_of_weights(model: Any) -> str:
-    """A digest of exact sums over all bits of every weight: notices edits through ``.data``.
+    """A digest of exact sums over the bits of every weight, in rows of `_COLUMNS` integers.
 
-    Each weight is read as integers, in rows of `_COLUMNS`; the sums of the columns change with any
-    single bit, and where parts of a weight change places.
+    It changes with any single bit, and where parts of a weight change places.
     """
     digest, row = hashlib.sha256(), 8 * _COLUMNS
     for name, tensor in weights_of(model).state_dict().items():

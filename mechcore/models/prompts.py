@@ -55,17 +55,11 @@ def prompt_table(data: Any) -> pd.DataFrame | None:
 def encoded_prompts(
     model: Any, table: pd.DataFrame, name: str, tokenizer: Callable[[], PreTrainedTokenizerBase]
 ) -> EncodedExamples:
-    """Rows of prompts as examples without labels.
-
-    Args:
-        model: a causal language model.
-        table: the rows.
-        name: what to call them.
-        tokenizer: gives the model's; asked for texts and words alone.
+    """Rows of prompts as examples without labels; asks for the tokenizer for texts alone.
 
     Raises:
-        InputError: the model is another one, a cell is no prompt or answer, an answer has several
-            tokens, or a prompt has padding or too many tokens.
+        InputError: the model is no causal language model, a cell is no prompt or answer, an answer
+            has several tokens, or a prompt has padding or too many tokens.
     """
     if is_classifier(model) or not is_causal(model):
         raise InputError(f"prompts: found {name_of(model)}; expected a causal language model")

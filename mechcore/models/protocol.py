@@ -1,8 +1,6 @@
 """The small protocol that every model meets: hook names, one forward call, an identity.
 
-HookedTransformer, HookedEncoder and TransformerBridge differ in how attention masks are passed
-and in whether they exist at all (TransformerLens 4 has the bridge only); nothing outside this
-module needs to know.
+Nothing outside this module needs to know how TransformerLens's classes of models differ.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from mechcore.models.batches import (
     UNREAD,
     arranged,
     as_tensor,
-    check_positions,
     check_unread,
     check_vocabulary_size,
     known_types,
@@ -66,11 +63,7 @@ def hook_pattern(layer: int) -> str:
 
 
 def kind_of(model: Any) -> str:
-    """``"bridge"``, ``"hooked-transformer"`` or ``"hooked-encoder"``.
-
-    Raises:
-        InputError: ``model`` is none of these.
-    """
+    """``"bridge"``, ``"hooked-transformer"`` or ``"hooked-encoder"``; else an `InputError`."""
     names = {base.__name__ for base in type(model).__mro__}
     for name, kind in (
         ("TransformerBridge", "bridge"),
@@ -147,11 +140,7 @@ def name_of(model: Any) -> str:
 
 
 def model_classes(model: Any, given: Sequence[str] | None = None) -> list[str] | None:
-    """Class names of a classifier, see `class_names`; None for language models.
-
-    Raises:
-        InputError: see `class_names`.
-    """
+    """Class names of a classifier, see `class_names`; None for language models."""
     if not is_classifier(model):
         return None
     return class_names(model.original_model.config, name_of(model), n_rows(model), given)
@@ -186,9 +175,8 @@ def weights_of(model: Any) -> nn.Module:
 def named_weights(model: Any) -> dict[str, nn.Parameter]:
     """Every weight of the model once, by its name in the checkpoint's own module.
 
-    Where queries, keys and values are one matrix (GPT-2), or the gate and W_in of an MLP are
-    (Phi-3), a bridge runs parts that share its memory; only these are named here, so that to
-    change every weight changes none twice.
+    A bridge runs parts of fused matrices (GPT-2, Phi-3) that share their memory; only the parts are
+    named here, so that to change every weight changes none twice.
     """
     return {
         name.replace("_original_component.", ""): weight
@@ -198,10 +186,7 @@ def named_weights(model: Any) -> dict[str, nn.Parameter]:
 
 
 def n_parameters(model: Any) -> int:
-    """Number of weights of the model.
-
-    Not counted is a bias of zeros for the logits, which a bridge adds to checkpoints without one.
-    """
+    """Number of weights, without the bias of zeros that a bridge may add to the logits."""
     weights = named_weights(model)
     if (bias := weights.get(_LOGIT_BIAS)) is not None and not bias.any():
         del weights[_LOGIT_BIAS]
@@ -231,9 +216,7 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     Args:
         model: any TransformerLens model.
         batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
-            [batch, pos]; other entries are ignored, as are ``token_type_ids`` by models that read
-            none, unless Hugging Face would answer otherwise for them, as for ``position_ids``
-            that are not the model's own.
+            [batch, pos]; other entries are ignored, unless Hugging Face would answer otherwise.
 
     Raises:
         InputError: the batch has no ``input_ids``, shapes differ, the model does not know a token
@@ -246,11 +229,7 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
 
 
 def logits_of(model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "batch *pos out"]:
-    """`forward` of what `model_inputs` returned, in the model's own mode.
-
-    Raises:
-        InputError: the model returns no logits.
-    """
+    """`forward` of what `model_inputs` returned, in the model's own mode."""
     inputs = dict(inputs)
     ids = inputs.pop("input_ids")
     if kind_of(model) == "hooked-encoder":
@@ -269,10 +248,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     """The tensors of ``batch`` that ``model`` reads, checked, in the layout its hooks will see.
 
     All are of type long. An absent attention mask becomes all ones; an encoder's rows get their
-    padding on the right.
-
-    Raises:
-        InputError: see `forward`.
+    padding on the right. Raises as `forward`.
     """
     if not hasattr(batch, "keys") or "input_ids" not in batch:
         given = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
@@ -299,11 +275,6 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     inputs["attention_mask"] = mask
     for name in UNREAD:
         check_unread(name, batch.get(name))
-    if batch.get("position_ids") is not None:
-        family = _family(model)
-        first = family.first_position if family else 0
-        absolute = hasattr(model, "pos_embed") or kind_of(model) == "hooked-encoder"
-        check_positions(batch["position_ids"], mask, first, absolute=absolute)
     check_vocabulary_size(ids, n_tokens(model), name_of(model))
     _check_steady(ids, model)
     if "token_type_ids" in inputs and (known := n_token_types(model)):
@@ -372,11 +343,7 @@ def read_position(model: Any, inputs: Mapping[str, Tensor]) -> Int[Tensor, " bat
 
 
 def check_hooks(model: Any, names: Iterable[str]) -> None:
-    """Make sure the model has these hook points: a bridge ignores names that it does not know.
-
-    Raises:
-        InputError: a hook point is missing.
-    """
+    """Raise `InputError` unless the model has these hook points; a bridge ignores unknown names."""
     known = model.hook_dict  # a bridge makes it anew every time
     missing = [name for name in names if name not in known]
     if missing:
@@ -387,11 +354,7 @@ def check_hooks(model: Any, names: Iterable[str]) -> None:
 
 
 def check_patterns(wanted: Iterable[int], seen: Iterable[int]) -> None:
-    """Make sure that attention patterns came from these layers.
-
-    Raises:
-        InputError: that of a layer did not.
-    """
+    """Raise `InputError` unless attention patterns came from all layers ``wanted``."""
     if missing := set(wanted) - set(seen):
         raise InputError(
             f"model: ran without computing the attention pattern of layer {min(missing)}; "

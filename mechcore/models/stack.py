@@ -1,12 +1,6 @@
 """A model's layers as plain functions of its weights, to run from any layer on.
 
-TransformerLens cannot restart a BERT bridge in the middle, and its hook points cost time that a
-sweep over thousands of masks cannot spare. A `Stack` holds the weights of any supported model in
-one layout: attention up to the heads' outputs z, what W_O makes of them, and the MLP are separate
-functions, so that an intervention goes between them. Where only one position is read, the last
-layer is computed for that position alone.
-
-Shapes: ``row`` is an example under one mask; ``pos`` is 1 where only the read position is left.
+``row`` is an example under one mask; ``pos`` is 1 where only the read position is left.
 """
 
 from __future__ import annotations
@@ -150,18 +144,12 @@ class Stack:
     def to(self, dtype: torch.dtype) -> Stack:
         """The same with the layers' matrix products in another precision.
 
-        The residual stream, normalisations, softmax sums, embedding and classification head keep
-        the model's own.
+        The residual stream, normalisations, softmax sums, embedding and head keep the model's own.
         """
         return replace(self, layers=tuple(layer.to(dtype) for layer in self.layers))
 
     def context(self, inputs: Inputs, read: Int[Tensor, " batch"] | None) -> Context:
-        """Prepare for a batch.
-
-        Args:
-            inputs: what `mechcore.models.protocol.model_inputs` returns.
-            read: position whose output is read, [batch].
-        """
+        """Prepare for what `model_inputs` returns; ``read`` is the position that is read."""
         mask = inputs["attention_mask"] != 0
         rotary = None
         if self.rotary is not None:
@@ -223,8 +211,8 @@ class Stack:
         """Z at the read position.
 
         Scores and sums are over the residual stream itself: q . (W_K x) = (W_K^T q) . x, and
-        sum_j p_j W_V x_j = W_V sum_j p_j x_j, so nothing is projected at the other positions. A
-        rotary embedding turns keys by their position, so there keys are computed.
+        sum_j p_j W_V x_j = W_V sum_j p_j x_j. A rotary embedding turns keys by position, so there
+        keys are computed.
         """
         assert context.read is not None
         rows = torch.arange(len(x), device=x.device)
@@ -286,10 +274,7 @@ class Stack:
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
     def _mask(self, context: Context, n_rows: int, n_pos: int) -> Tensor | None:
-        """Which keys each query sees, [row, 1, pos or 1, pos]; None where `is_causal` says all.
-
-        Padding queries see at least themselves, so that no softmax is over nothing.
-        """
+        """Which keys each query sees, [row, 1, pos or 1, pos]; None where `is_causal` says all."""
         if context.real is None:
             return None
         real = self._for_rows(context.real, n_rows)[:, None, None]
@@ -379,10 +364,7 @@ def attention_kernels(device: torch.device) -> AbstractContextManager[None]:
 def disagreement(got: Tensor, expected: Tensor, own: float = 0.0) -> str | None:
     """In how far a stack's logits are not those of its model; None if they are.
 
-    Args:
-        got: of the stack, in float32.
-        expected: of the model, in its own precision.
-        own: how far rounding sets the model apart from itself, see `apart`.
+    ``own`` is how far rounding sets the model apart from itself, see `apart`.
     """
     difference = apart(got, expected)
     allowed = min(max(5e-2, 4 * own), 0.2) if expected.element_size() == 2 else 1e-3

@@ -30,8 +30,7 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
 
     Where its model tells the texts of a pair apart, it gives ``token_type_ids``, also if its class
     leaves them out in transformers 5; not if ``model_input_names`` in its ``tokenizer_config.json``
-    does. Its tokens are those of ``AutoTokenizer``, and are compared with the checkpoint's
-    ``tokenizer.json`` where texts are encoded.
+    does.
 
     Raises:
         InputError: there is none, or it brings code along.
@@ -69,12 +68,6 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
                 "set tokenizer.pad_token and save it again"
             )
         tokenizer.pad_token = tokenizer.eos_token
-    if tokenizer.model_max_length < 1:
-        raise InputError(
-            f"checkpoint {source}: model_max_length in its tokenizer_config.json is "
-            f"{tokenizer.model_max_length}; expected a positive number of tokens: correct it, or "
-            "leave it out"
-        )
     tokenizer.model_max_length = int(tokenizer.model_max_length)
     if "gguf_file" not in where:
         _settle(tokenizer, str(source), revision)
@@ -129,14 +122,7 @@ def _says_nothing(tokenizer: PreTrainedTokenizerBase) -> bool:
 def as_read(
     encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase, known: int, reader: str
 ) -> EncodedExamples:
-    """Examples with the token types that their model reads, or without.
-
-    Args:
-        encoded: with token types where the tokenizer's layout has them.
-        tokenizer: what made them.
-        known: how many types of tokens the model knows.
-        reader: the model, for warnings.
-    """
+    """Examples with the token types that their model (``reader``) reads, or without."""
     types = encoded.token_type_ids
     if types is None or not any(map(any, types)):
         return encoded
@@ -163,18 +149,10 @@ def as_read(
 
 
 def check_vocabulary(source: str, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    """Make sure that the model's embedding has a row for every id that a text can give.
+    """Raise `InputError` unless the embedding has a row for every id that a text can give.
 
     Special tokens count where the tokenizer puts them around texts; others, such as a padding
     token that no batch may need, are checked when a batch has them.
-
-    Args:
-        source: the checkpoint, for the error.
-        tokenizer: its tokenizer.
-        model: the TransformerLens model of it.
-
-    Raises:
-        InputError: there is an id without a row.
     """
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special -= {*tokenizer("a")["input_ids"]}

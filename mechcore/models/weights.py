@@ -1,7 +1,6 @@
-"""The weights of a checkpoint: where they are, how they are read, and what may be wrong with them.
+"""The weights of a checkpoint: where they are, how they are read, and what may be wrong.
 
-Pickles are read only if that is allowed, nothing outside the checkpoint's folder is read, and
-weights that are missing, left over, of other sizes or quantized are never passed over.
+Weights that are missing, left over, of other sizes or quantized are never passed over.
 """
 
 from __future__ import annotations
@@ -52,9 +51,6 @@ _OTHER_HEADS = {
 }
 """Heads of pretraining and of other tasks, which may have stayed in the files of a checkpoint."""
 
-_SPARE = 10**8
-"""By how many numbers a model may be larger than the bytes of its weights."""
-
 
 def read_weights(
     name: str,
@@ -70,16 +66,7 @@ def read_weights(
     """The model as transformers builds it, and its report on the weights.
 
     Weights that are missing, or of another size than the configuration asks for, are random: see
-    `check_sizes`, `lacking` and `left_out`.
-
-    Args:
-        name: name of the checkpoint.
-        loader: the class of transformers that makes the model.
-        config: its configuration.
-        architecture: the name of the class that the checkpoint was saved from.
-        revision: branch, tag or commit of a hub id.
-        allow_pickle: whether a pickle may be read.
-        **options: further arguments of ``from_pretrained``.
+    `check_sizes`, `lacking` and `left_out`. ``options`` are further ones of ``from_pretrained``.
 
     Raises:
         InputError: there are no weights, they are a pickle that is not allowed, lie outside the
@@ -88,7 +75,6 @@ def read_weights(
     safetensors, files = None, tuple[Path, ...]()
     if "gguf_file" not in options:
         safetensors, files = _find(name, architecture, config, revision, allow_pickle)
-    _check_size(name, loader, config, files)
     stored = _stored_in(name, files)
     try:
         with without_bars(), _without_conversion():
@@ -119,23 +105,6 @@ def read_weights(
         raise InputError(
             f"checkpoint {name}: {held}cannot be loaded: {reason(error)}{before}"
         ) from error
-
-
-def _check_size(name: str, loader: Any, config: Any, files: Iterable[Path]) -> None:
-    """Refuse a configuration of a model that could not come from files of this size."""
-    if not (n_bytes := sum(path.stat().st_size for path in files if path.is_file())):
-        return
-    try:
-        with torch.device("meta"):
-            model = loader.from_config(config, attn_implementation="eager", trust_remote_code=False)
-    except Exception:  # loading says why
-        return
-    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
-    if needed > n_bytes + _SPARE:
-        raise InputError(
-            f"checkpoint {name}: its config.json describes a model of {needed} numbers, but its "
-            f"weights are {n_bytes} bytes; expected the configuration of these weights"
-        )
 
 
 @contextmanager
@@ -292,16 +261,7 @@ def _type_of(tensor: torch.Tensor) -> str:
 def check_sizes(
     name: str, report: Report, except_for: Callable[[str], bool] = lambda _: False
 ) -> None:
-    """Refuse weights of other sizes than the configuration asks for.
-
-    Args:
-        name: name of the checkpoint.
-        report: of transformers.
-        except_for: which weights may have any size, by name.
-
-    Raises:
-        InputError: there are some.
-    """
+    """Raise `InputError` for weights of other sizes than the configuration asks for."""
     mismatched = sorted(row for row in report["mismatched_keys"] if not except_for(row[0]))
     if not mismatched:
         return

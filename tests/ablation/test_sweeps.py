@@ -163,7 +163,8 @@ def test_sweeping_a_hooked_transformer_is_editing_the_weights(cases: Cases) -> N
 def as_plain(data: EncodedExamples, labels: torch.Tensor, size: int = 3) -> list[dict[str, Any]]:
     """Batches as a loader gives them, in order, with entries that no model reads."""
     batches: list[dict[str, Any]] = []
-    for batch in data.batches(size, by_length=False):
+    for start in range(0, len(data), size):
+        batch = data.rows(range(len(data))[start : start + size])
         texts = [f"text {i}" for i in batch["index"].tolist()]
         more = {"labels": labels[batch["index"]], "texts": texts, "weights": None}
         batches.append({**{n: batch[n] for n in ("input_ids", "attention_mask")}, **more})

@@ -1,13 +1,18 @@
-"""Small tokenizers with pieces of words."""
+"""Small tokenizers with pieces of words, and examples without a tokenizer."""
+
+from collections.abc import Sequence
 
 import transformers as hf
-from helpers import bert_like
+from helpers import bert_like, examples_of
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE, WordPiece
 from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
+from torch import Tensor
+
+from mechcore.data.encoding import EncodedExamples
 
 PIECES = (
     *("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "##s", "dog", "play"),
@@ -60,3 +65,10 @@ def byte_level(
         pad_token=pad_token,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def encoded_ids(rows: Sequence[Tensor]) -> EncodedExamples:
+    """Examples of these token ids, each a word of its own."""
+    ids = [row.tolist() for row in rows]
+    zeros = [[0] * len(row) for row in ids]
+    return EncodedExamples(examples_of(["x"] * len(ids)), ids, None, zeros, ids, zeros, 1)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from attention.builders import encoded_ids
 from attention.planted import (
     CAUSAL,
     ENCODER,
@@ -435,7 +436,7 @@ DETECTED: dict[str, tuple[str, Callable[[int], int]]] = {
 def test_head_detector_agrees(language_model: Any) -> None:
     n = 12
     ids = repeated_twice(n, seed=1)
-    table = attention_scores(language_model, [{"input_ids": ids[None]}], resamples=0)
+    table = attention_scores(language_model, encoded_ids([ids]), resamples=0)
     first, itself = table["share_first"], table["mass_self"]
     both = first + table["share_self"]
     for pattern, (name, defined) in DETECTED.items():

@@ -7,6 +7,7 @@ import helpers
 import pytest
 import torch
 import transformers as hf
+from attention.builders import encoded_ids
 
 from mechcore.attention import score_heads
 from mechcore.models import load_model
@@ -55,7 +56,7 @@ def test_keys_out_of_the_window_are_out_of_reach(tmp_path: Path, name: str) -> N
     rows = [torch.randint(4, helpers.VOCABULARY, (n,)) for n in (14, 9) * 6]
     with torch.no_grad():
         seen = [reference(row[None], output_attentions=True).attentions for row in rows]
-    scores = score_heads(load_model(tmp_path), [helpers.padded(rows)], resamples=20)
+    scores = score_heads(load_model(tmp_path), encoded_ids(rows), resamples=20)
     table = scores.table().set_index(["layer", "head"])
     whole = [row.tril() if "Causal" in kind.__name__ else row for row in map(all_pairs, rows)]
     windows = 0

@@ -28,7 +28,7 @@ def test_the_bridge_answers_as_the_plain_model(case: Case) -> None:
     folder = case_dir(case.name)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
     found = evaluate(case.model, case.data["train"])
-    for batch in case.data["train"].batches(by_length=False):
+    for batch in case.data["train"].batches():
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
             expected = model(**inputs).logits

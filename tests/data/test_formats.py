@@ -92,6 +92,8 @@ def test_quotes_of_csv_that_close_their_cell(write: Write) -> None:
     found = read_table(path).to_numpy().tolist()
     assert found == [['She said "no", he', '5" pipe', "0"], [long, "two\r\nlines", "1"]]
     assert csv.field_size_limit() == limit
+    short = read_table(write("short.csv", 'premise,hypothesis,label\n"""a"" b",c\n'))
+    assert short.iloc[0].tolist() == ['"a" b', "c", None]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -121,18 +123,12 @@ BROKEN = [
                 "a,b,e\nc,d,e,f",
                 f"line 3 has 4 cells, the header 3; quote cells that contain a {mark}",
             ),
-            ("a\rb,c,e\nd,e,f", "the row that begins in line 2: it has a carriage return; remove"),
+            ("a\rb,c,e\nd,e,f", "the row that begins in line 2: .*no carriage return"),
             ("a,b,e\npremise,hypothesis,label", "line 3 repeats the header; expected it once"),
         )
     ),
-    (
-        "data.jsonl",
-        '{"text": "a", "label": 0, "label": 1}',
-        "line 2: a key occurs twice among text,",
-    ),
     ("data.jsonl", "[1]", "line 2: found a list; expected an object"),
     ("data.jsonl", "5", "line 2: found a int; expected an object"),
-    ("data.jsonl", "[" * 100_000, "line 2: "),
     ("data.jsonl", "{", "line 2: Expecting property name"),
 ]
 

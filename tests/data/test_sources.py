@@ -155,7 +155,6 @@ def test_sources_without_subsets_become_subsets_of_their_own(save: Save) -> None
     counts = examples.frame["subset"].value_counts().to_dict()
     assert counts == {"matched": 4, "mismatched": 4, "x": 2, "y": 2}
     assert read_sources(sources[:1]).subset_names == ["all"]
-    assert read_sources(sources, name="id").name == "id"
 
 
 def test_subsets_of_one_name_are_put_together_only_when_asked(save: Save) -> None:
@@ -197,7 +196,7 @@ def test_saved_folders_have_the_names_of_their_labels(tmp_path: Path) -> None:
     for source, message in (
         (replace(two, split=None), r"two: split is None; expected one of train, validation: name"),
         (replace(one, split="train"), r"one: has no splits, found split 'train'; leave it out"),
-        (Source(path=tmp_path), r"a folder without dataset_dict\.json or .*; expected a file, or"),
+        (Source(path=tmp_path), r"cannot be read: .*; expected a file, or a folder saved by"),
         (
             Source(path=tmp_path / "a.csv", split="train"),
             "not a folder, so there is no split 'train'",
@@ -212,10 +211,6 @@ def test_a_damaged_folder(tmp_path: Path) -> None:
     next((tmp_path / "one").glob("*.arrow")).write_bytes(b"no arrow")
     with pytest.raises(InputError, match=r"one: cannot be read: "):
         read_sources([Source(path=tmp_path / "one")])
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "dataset_dict.json").write_text("[]")
-    with pytest.raises(InputError, match=r"two: dataset_dict\.json cannot be read"):
-        read_sources([Source(path=tmp_path / "two")])
 
 
 def test_a_folder_laid_out_as_on_the_hub(save: Save, tmp_path: Path) -> None:

@@ -332,22 +332,9 @@ def test_weights_that_the_configuration_names(bert: Path, cases: Cases) -> None:
     close(logits(bert), logits(cases.path("bert")), 0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        *(
-            ({key: 10**9}, f"its config.json has 1000000000 as {key}; expected at most")
-            for key in ("num_hidden_layers", "num_labels")  # making them takes hours
-        ),
-        ({"max_position_embeddings": 2**31}, "its config.json describes a model of "),
-        (
-            {"vocab_size": "many"},
-            "its configuration cannot be used: Validation error for field 'vocab_size': Type",
-        ),
-    ],
-)
-def test_configurations_that_cannot_be_used(bert: Path, changes: Any, message: str) -> None:
-    change_config(bert, **changes)
+def test_a_configuration_that_cannot_be_used(bert: Path) -> None:
+    change_config(bert, vocab_size="many")
+    message = "its configuration cannot be used: Validation error for field 'vocab_size': Type"
     assert message in refusal(bert)
 
 

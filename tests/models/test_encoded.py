@@ -95,14 +95,14 @@ def test_examples_of_any_form(call: str, model: Any, encoded: Any, means: MeanAc
 def loader(encoded: Any) -> Any:
     """Two examples a batch, in their order."""
     names = ("input_ids", "attention_mask", "token_type_ids")
-    (batch,) = encoded.batches(len(encoded), by_length=False)
+    batch = encoded.rows(range(len(encoded)))
     labels = [helpers.CLASSES.index(row["label"]) for row in ROWS]
     batch = {name: batch[name] for name in names} | {"labels": labels}
     rows = [{name: column[i] for name, column in batch.items()} for i in range(len(ROWS))]
     return DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("call", ["means", "evaluate", "sweep", "heads"])
+@pytest.mark.parametrize("call", ["means", "evaluate", "sweep"])
 def test_a_data_loader_will_do(call: str, model: Any, encoded: Any, means: MeanActivations) -> None:
     batches = loader(encoded)
     assert_same(CALLS[call](model, batches, means), CALLS[call](model, list(batches), means))

@@ -83,7 +83,6 @@ LOST = "encoder.layer.1.attention.output.dense"
 SHAPES = "its weights do not have the shapes in its config.json: .*"
 DAMAGED = "model.safetensors is damaged or not a safetensors"
 UNREAD = "does not read the weights bert.encoder.layer.1.attention.output.LayerNorm.b.* and 12 more"
-NO_NAME = "as id2label; expected an object with th"
 
 
 @pytest.mark.parametrize(
@@ -120,8 +119,7 @@ NO_NAME = "as id2label; expected an object with th"
             "have score.bias, score.weight instead; what is missing",
         ),
         (adding("classifier.norm.weight"), "not read the weights classifier.norm.w"),
-        *((configured(id2label=of), f"has {of} {NO_NAME}") for of in ("abc", {"b": "1", "a": "0"})),
-        (configured(id2label=["a", "b"]), rf"has \['a', 'b'\] {NO_NAME}"),
+        (configured(id2label=["a", "b"]), "its configuration cannot be used: "),
     ],
 )
 def test_damaged_checkpoints(bert: Path, change: Change, message: str) -> None:
@@ -142,7 +140,7 @@ def test_damage_that_matters_to_the_head_or_to_long_texts(bert: Path) -> None:
     for head in (True, False):  # layers would not be run, and another network be measured
         assert re.search(f"{UNREAD} of its files, and would be", refusal(bert, head=head))
     change_config(bert, num_hidden_layers=helpers.N_LAYERS, chunk_size_feed_forward=4)
-    message = "fails in torch.float32 on a text of 6 tokens: Th.* set chunk_size_feed_forward to 0"
+    message = "fails in torch.float32 on a text of 6 tokens: Th.* correct what the error names"
     assert re.search(message, refusal(bert))
 
 
@@ -193,7 +191,7 @@ def of_kind(name: str, **sizes: Any) -> Any:
     return getattr(hf, f"{name}ForSequenceClassification")(config)
 
 
-REGRESSION = "its head gives one number .num_labels is 1., a regression; expected at least two cla"
+REGRESSION = r"its problem_type is regression \(num_labels is 1\): .*fine-tune it as a classifier$"
 T5 = {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}
 
 
@@ -209,11 +207,11 @@ T5 = {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}
         (lambda: helpers.hf_classifier("gpt2", ["score"]), REGRESSION),
         (
             lambda: of_bert(problem_type="multi_label_classification"),
-            "its problem_type is multi_label_classification: any number of its 3 labels can apply",
+            "its problem_type is multi_label_classification .*: any number of its labels can apply",
         ),
         (
             lambda: of_bert(problem_type="regression"),
-            "its problem_type is regression: its 3 outputs are quantities, not classes",
+            r"its problem_type is regression \(num_labels is 3\): .* set problem_type",
         ),
         (
             lambda: of_kind("T5", **T5),

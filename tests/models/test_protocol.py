@@ -170,16 +170,7 @@ def test_a_mask_is_missing_only_where_padding_is_at_an_end(tmp_path: Path, kind:
 
 
 ENTRIES: list[tuple[str, dict[str, Any], str | None]] = [
-    ("bert", {"position_ids": torch.arange(5).expand(3, 5)}, None),
-    ("bert", {"position_ids": torch.arange(5)[None]}, None),
-    ("bert", {"position_ids": [[0, 1, 2, 3, 4], [0, 1, 2, 9, 9], [0, 1, 2, 3, 9]]}, None),
-    ("roberta", {"position_ids": torch.arange(2, 7)[None]}, None),
-    ("roberta", {"position_ids": torch.arange(5)[None]}, "position_ids are not read"),
-    ("gpt2-lm", {"position_ids": [[0, 1, 0, 1, 2]] * 3}, "position_ids are not read"),
-    ("gpt2-lm", {"position_ids": torch.arange(1, 6)[None]}, "position_ids are not read"),
-    ("llama", {"position_ids": torch.arange(1, 6)[None]}, None),  # it knows distances alone
-    ("llama", {"position_ids": torch.arange(5)[None] * 2}, "position_ids are not read"),
-    ("llama", {"position_ids": torch.arange(4)[None]}, "position_ids are not read"),
+    ("gpt2-lm", {"position_ids": [[0, 1, 0, 1, 2]] * 3}, "position_ids is not read.*separate row"),
     ("bert", {"head_mask": None, "position_ids": None, "token_type_ids": None}, None),
     ("bert", {"head_mask": torch.ones(2, 4)}, None),
     ("bert", {"head_mask": torch.eye(4)[:2]}, r"head_mask is not read, .* \(mechcore.masked abl"),

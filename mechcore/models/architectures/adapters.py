@@ -1,15 +1,7 @@
 """Adapters for TransformerBridge, registered with TransformerLens on import.
 
-TransformerLens bridges language models only. A decoder's classifier takes the adapter of the
-family's language model, with the classification head in place of the language-model head, so that
-logits are Hugging Face's; encoders have their own (`mechcore.models.architectures.encoder`).
-
-All are shielded from padding: whatever stands at masked positions never reaches the logits, and
-left-padded batches give the logits of the unpadded texts (an encoder's classification head reads
-position 0, which Hugging Face leaves on a padding token there).
-
-The adapters of mechcore's own families are attributes of this module by the name of the Hugging
-Face class, for the entry point group ``transformer_lens.architectures``.
+Those of mechcore's own families are attributes by the name of the Hugging Face class, for the
+entry point group ``transformer_lens.architectures``. All are shielded from padding.
 """
 
 from __future__ import annotations
@@ -30,15 +22,9 @@ from mechcore.models.batches import is_arranged, real_tokens_first
 def derived(
     family: type[Architecture], language_model: str, name: str
 ) -> type[ArchitectureAdapter] | None:
-    """The adapter of a decoder's classifier, made from that of the family's language model.
+    """The adapter of a decoder's classifier, made from that of its language model.
 
-    Args:
-        family: has the head.
-        language_model: the Hugging Face class whose adapter to begin with.
-        name: name of the class to bridge.
-
-    Returns:
-        The adapter; None if TransformerLens bridges no such language model.
+    None if TransformerLens bridges no such language model.
     """
     base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
     if base is None:
@@ -52,11 +38,7 @@ def derived(
             parts.update({key: LinearBridge(name=at) for key, at in family.head.items()})
 
         def prepare_model(self, hf_model: Any) -> None:
-            """Check that it has its classification head, and shield it from padding.
-
-            Raises:
-                InputError: a classifier was loaded as a language model.
-            """
+            """Shield a classifier from padding."""
             super().prepare_model(hf_model)
             shield(hf_model, causal=True)
 
@@ -65,11 +47,7 @@ def derived(
 
 
 def shield(hf_model: Any, causal: bool) -> None:
-    """Normalise padded batches on their way into a classifier.
-
-    Raises:
-        InputError: ``hf_model`` is none.
-    """
+    """Normalise padded batches on their way in; raises `InputError` for what is no classifier."""
     if not type(hf_model).__name__.endswith("ForSequenceClassification"):
         raise InputError(
             f"model: TransformerLens loaded this classifier as {type(hf_model).__name__}, without "

@@ -1,7 +1,6 @@
 """What mechcore asks of a family of models, and the families that it knows.
 
-A family is a subclass of `Architecture`, registered under the ``model_type`` of its Hugging Face
-configuration. A package offers one as an entry point in the group ``mechcore.architectures``.
+A package offers one as an entry point in the group ``mechcore.architectures``.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ class Architecture:
     def steady_length(self) -> int | None:
         """Tokens up to which a text's answer is its own, whatever else is in its batch.
 
-        Rotations of some kinds change for all texts of a batch when one of them is longer. None
-        where they never do.
+        Some rotations change for all texts of a batch when one is longer. None where they never do.
         """
         config = self.config.get_text_config()
         given = getattr(config, "rope_parameters", None) or {}
@@ -94,14 +92,9 @@ class Architecture:
 
     @classmethod
     def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
-        """The TransformerLens adapter of a Hugging Face class of the family.
+        """The TransformerLens adapter of a Hugging Face class ``name`` of the family.
 
-        Args:
-            name: name of the class: a classifier, or a model without a head.
-            kind: ``config.model_type``.
-
-        Returns:
-            The adapter; None where TransformerLens has its own, or there is none.
+        None where TransformerLens has its own, or there is none. ``kind`` is ``config.model_type``.
         """
         from mechcore.models.architectures.adapters import derived
 
@@ -112,14 +105,7 @@ class Architecture:
 
     @classmethod
     def language_model(cls, kind: str) -> str | None:
-        """The Hugging Face class whose TransformerLens adapter bridges a decoder's classifiers.
-
-        Args:
-            kind: ``config.model_type``.
-
-        Returns:
-            Its name; None if the family is none of decoders.
-        """
+        """The class whose TransformerLens adapter bridges a decoder's classifiers; None if none."""
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -130,11 +116,7 @@ class Architecture:
         return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
 
     def reach(self, layer: int) -> int | None:
-        """How many tokens away the furthest key is that a layer attends to; None where all are.
-
-        Args:
-            layer: number of the layer, whose window configurations of Hugging Face name.
-        """
+        """How many tokens away the furthest key is that a layer attends to; None where all are."""
         if getattr(self.config, "attention_layers", None):  # GPT-Neo
             local = self.config.attention_layers[layer] == "local"
             return int(self.config.window_size) - 1 if local else None
@@ -145,10 +127,7 @@ class Architecture:
         return int(window) - 1
 
     def stack(self, model: Any) -> Stack:
-        """The layers as functions of the weights, for the engine that shares prefixes.
-
-        Args:
-            model: a TransformerBridge of the family.
+        """The layers of a bridge as functions of the weights, for the prefix-sharing engine.
 
         Raises:
             InputError: the family offers none, or the model has a part that a `Stack` has not.
@@ -157,11 +136,6 @@ class Architecture:
 
     def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
         """The same network with biases, to hold means, at the projections that need them.
-
-        Args:
-            model: a Hugging Face model of the family.
-            attention: whether W_O needs one.
-            mlp: whether the MLP's last matrix needs one.
 
         Raises:
             InputError: there are none, and no way to add them.

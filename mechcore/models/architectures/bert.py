@@ -18,11 +18,7 @@ _DENSE_HEAD = {"classifier": "classifier.dense", "classifier_out": "classifier.o
 
 
 class Bert(Encoder):
-    """BERT.
-
-    Attributes:
-        between: activation between the two matrices of the classification head.
-    """
+    """BERT; ``between`` stands between the two matrices of the classification head."""
 
     head = {"pooler": "bert.pooler.dense", "classifier": "classifier"}
     prefix = "bert."

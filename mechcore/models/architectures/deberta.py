@@ -68,11 +68,7 @@ class Deberta(DebertaV2):
     }
 
     def prepare(self, hf_model: Any) -> int:
-        """See `Encoder.prepare`.
-
-        Raises:
-            InputError: the model mixes the patterns of its heads.
-        """
+        """See `Encoder.prepare`; raises `InputError` where heads mix their patterns."""
         if getattr(self.config, "talking_head", False):
             raise InputError(
                 f"model: found a {type(hf_model).__name__} with talking_head=True, whose heads mix "

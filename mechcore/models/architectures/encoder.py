@@ -1,7 +1,6 @@
 """Encoders: a family says where its modules are, and gets a bridge.
 
-Their bridges have TransformerLens's hook points, and Hugging Face computes. Attention scores and
-patterns are read, and can be changed, where the family's own code takes the softmax.
+Scores and patterns are read, and can be changed, where the family's own code takes the softmax.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ _PERHAPS = ("embed_project", "token_type_embed", "pos_embed")
 class ReadAttention(AttentionBridge):
     """Attention of any kind, whose scores and pattern pass through their hook points.
 
-    Attributes:
-        projections: bridges of its matrices by name, where not plain ones.
+    ``projections`` are bridges of its matrices by name, where not plain ones.
     """
 
     projections: ClassVar[Mapping[str, type[LinearBridge]]] = {}
@@ -107,11 +105,7 @@ class Encoder(Architecture):
     attention: ClassVar[type[ReadAttention]] = ReadAttention
 
     def prepare(self, hf_model: Any) -> int:
-        """Make a Hugging Face model ready to be bridged.
-
-        Returns:
-            The number of layers.
-        """
+        """Make a Hugging Face model ready to be bridged; return its number of layers."""
         return int(self.config.num_hidden_layers)
 
     @classmethod
@@ -129,11 +123,7 @@ class Encoder(Architecture):
             supports_fold_ln = False
 
             def prepare_model(self, hf_model: Any) -> None:
-                """Find the modules, and shield a classifier from padding.
-
-                Raises:
-                    InputError: a classifier was loaded as something else.
-                """
+                """Find the modules, and shield a classifier from padding."""
                 if classifier:
                     shield(hf_model, causal=False)
                 family = cls(hf_model.config)

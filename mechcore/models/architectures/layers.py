@@ -1,7 +1,4 @@
-"""Reading the weights of a bridge into a `Stack`: the building blocks of the families' files.
-
-All of it copies, so that later changes of the model do not reach the stack.
-"""
+"""Reading the weights of a bridge into a `Stack`: the building blocks of the families' files."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
 
 
 def stack_of(model: Any) -> Stack:
-    """The model's weights as a `Stack`; a copy, so later changes of the model do not reach it.
-
-    Args:
-        model: a TransformerBridge of a family that offers its layers as functions.
+    """A copy of the model's weights as a `Stack`.
 
     Raises:
         InputError: the model is of another kind, or has a part that a `Stack` has not.
@@ -54,20 +48,10 @@ def bridge_stack(
     scale: Callable[[int], float] | None = None,
     rotary: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> Stack:
-    """A `Stack` of a bridge whose layers have the usual parts.
+    """A `Stack` of a bridge whose layers have the usual parts, see `Stack` for the arguments.
 
     Those are ``ln1``, ``ln2``, attention with ``q``, ``k``, ``v`` and ``o``, and an MLP with
-    ``in``, ``out`` and perhaps ``gate``.
-
-    Args:
-        model: a TransformerBridge.
-        embed: see `Stack`, as ``activation``, ``post_norm`` and ``rotary``.
-        activation: of the MLPs.
-        head: before the last matrix; None for the final normalisation.
-        out: the last matrix; None for a decoder's classifier or unembedding.
-        post_norm: whether normalisation follows the residual add.
-        scale: of a layer's attention scores; None for ``d_head ** -0.5``.
-        rotary: cosines and sines of positions.
+    ``in``, ``out`` and perhaps ``gate``. Defaults are those of decoders.
     """
     n_heads, size = int(model.cfg.n_heads), int(model.cfg.d_head)
     if out is None:
@@ -98,11 +82,8 @@ def encoder_stack(
 ) -> Stack:
     """A `Stack` of an encoder's classifier that is BERT but for names.
 
-    Args:
-        model: a TransformerBridge.
-        dense_and_out: where Hugging Face has the two matrices of the classification head.
-        between: the activation between them.
-        places: rows of the position embeddings, [*batch, pos].
+    ``dense_and_out`` is where Hugging Face has the two matrices of the head, ``between`` stands
+    between them, and ``places`` gives rows of the position embeddings, [*batch, pos].
 
     Raises:
         InputError: the model is no classifier, or a decoder.
@@ -182,16 +163,14 @@ def norm(component: Any) -> Norm:
     return Norm(weight(module), _bias(module), eps, rms)
 
 
-def embedding(
-    words: Tensor, positions: Tensor | None = None, first: int = 0
-) -> Callable[[Inputs], Tensor]:
-    """Embedding of tokens and, if there are any, of positions counted from ``first``."""
+def embedding(words: Tensor, positions: Tensor | None = None) -> Callable[[Inputs], Tensor]:
+    """Embedding of tokens and, if there are any, of positions."""
 
     def embed(inputs: Inputs) -> Tensor:
         x = F.embedding(inputs["input_ids"], words)
         if positions is None:
             return x
-        return x + F.embedding(real_positions(inputs["attention_mask"]) + first, positions)
+        return x + F.embedding(real_positions(inputs["attention_mask"]), positions)
 
     return embed
 

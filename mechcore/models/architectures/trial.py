@@ -1,7 +1,4 @@
-"""Whether a model of TransformerLens has Hugging Face's logits.
-
-An adapter may leave out what a family does in one of its settings, and no error says so.
-"""
+"""Whether a model of TransformerLens has Hugging Face's logits: adapters may leave things out."""
 
 from __future__ import annotations
 
@@ -24,14 +21,9 @@ _PADDING = 2
 class Trial:
     """A few tokens through a model of Hugging Face, and through that of TransformerLens.
 
-    Args:
-        hf_model: a model of Hugging Face, not bridged yet; the padding token of a classifier is
-            set.
-        pair: what the checkpoint's tokenizer makes of a pair of texts, each [1, pos], token types
-            included; left out where the model lacks its tokens or positions.
-
-    Raises:
-        InputError: it cannot be run.
+    ``hf_model`` is not bridged yet; ``pair`` is a pair of texts as the tokenizer gives it, each
+    [1, pos], left out where the model lacks its tokens or positions. Raises `InputError` where
+    Hugging Face's own model fails.
     """
 
     @torch.no_grad()
@@ -51,19 +43,17 @@ class Trial:
         try:
             self.expected = [_at(hf_model(**inputs)[0], -1) for inputs in self.inputs]
         except Exception as error:  # what a model makes of its precision is of any kind
+            remedy = "a model that runs: correct what the error names in its config.json"
+            if embedding.dtype != torch.float32:
+                remedy = "a dtype in which it runs, float32 in most cases"
             raise InputError(
                 f"model: Hugging Face's own {self.kind} fails in {embedding.dtype} "
-                f"on a text of {len(ids)} tokens: {reason(error)}; "
-                f"{_remedy(config, embedding.dtype)}"
+                f"on a text of {len(ids)} tokens: {reason(error)}; expected {remedy}"
             ) from error
 
     @torch.no_grad()
     def check(self, name: str, model: Any) -> None:
-        """Make sure that the other model gives the same logits of padded rows.
-
-        Raises:
-            InputError: it does not, or fails.
-        """
+        """Raise `InputError` unless the other model gives the same logits of padded rows."""
         for inputs, expected in zip(self.inputs, self.expected, strict=True):
             dtype, length = expected.dtype, inputs["input_ids"].shape[1]
             # In float64 Hugging Face's own masks overflow at padding that sees nothing.
@@ -92,17 +82,6 @@ class Trial:
                     + f'load it with backend "{other}" (--backend {other}), or ' * there
                     + "use a model of another family"
                 )
-
-
-def _remedy(config: Any, dtype: torch.dtype) -> str:
-    if dtype != torch.float32:
-        return "expected a dtype in which it runs, float32 in most cases"
-    if getattr(config, "chunk_size_feed_forward", 0):
-        return (
-            "expected a model that takes texts of any length: set chunk_size_feed_forward to 0 in "
-            "its config.json, which gives the same numbers"
-        )
-    return "expected a model that runs: correct what the error names in its config.json"
 
 
 def _at(output: Tensor, position: int) -> Float[Tensor, "row out"]:
