@@ -35,6 +35,7 @@ from mechcore.evaluation.metrics import Metric, MetricLike, as_metric
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
+from mechcore.masking.positions import Positions, at_positions
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.encoded import as_data
 from mechcore.models.protocol import is_causal, is_classifier
@@ -105,6 +106,7 @@ def ablate(
     state: str | Path | None = None,
     seed: int = 0,
     metric: MetricLike | None = None,
+    positions: Positions | None = None,
 ) -> Ablations:
     """The answers of the model without each set, example by example; see `sweep`.
 
@@ -127,6 +129,8 @@ def ablate(
         state: folder that keeps what is finished, to resume from.
         seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
         metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`.
+        positions: where outputs are replaced, see `mechcore.masking.positions`; by default at all
+            tokens.
 
     Raises:
         InputError: see `sweep`.
@@ -150,6 +154,7 @@ def ablate(
         options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
         options |= {"split": split, "class_names": class_names, "batch_size": batch_size}
         options |= {"max_tokens": max_tokens, "seed": seed, "state": state, "metric": metric}
+        options |= {"positions": positions}
         ablated = ablate(model, components, data, means, **options)
         return ablated.with_more(ablate(model, paths, data, means, **options))
     whole = Mask.full(shape)
@@ -162,7 +167,7 @@ def ablate(
         torch.stack([whole.values, *values]),
         data,
         means,
-        with_pairs(fill, data, seed),
+        _filling(fill, data, seed, positions),
         seed,
         class_names,
         batch_size,
@@ -187,6 +192,7 @@ def ablate(
         precision=precision,
         batch_size=[batch_size, *MOST_PADDING],
         **({} if measure is None or state is None else {"metric": _known(metric, measure)}),
+        **({} if positions is None else {"positions": positions}),
     )
     buffer = job.buffer(len(listed))
     parts.check()
@@ -201,6 +207,19 @@ def ablate(
     if split == "id" and measure is None:
         warn_under_chance(ablations.full)
     return ablations
+
+
+def _filling(fill: FillMaker, data: Any, seed: int, positions: Positions | None) -> FillMaker:
+    """The fill with the pairs of counterfactual data, at these positions only."""
+    fill = with_pairs(fill, data, seed)
+    if positions is None:
+        return fill
+    if not isinstance(positions, int) and len(positions) != len(data):
+        raise InputError(
+            f"sweep: found {len(positions)} positions for {len(data)} examples; expected one for "
+            "each, or one for all"
+        )
+    return at_positions(positions, fill)
 
 
 def _known(given: Any, metric: Metric) -> list[Any]:
