@@ -87,9 +87,7 @@ def paths(
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
             cuts += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
     if not cuts:
-        ends = [
-            shown(" ".join(map(str, components))) or "none" for components in (sending, receiving)
-        ]
+        ends = [shown(" ".join(map(str, names))) or "none" for names in (sending, receiving)]
         raise InputError(
             f"paths: no sender runs before any receiver (senders: {ends[0]}; receivers: "
             f"{ends[1]}); expected a receiver in a later layer, or the answer"

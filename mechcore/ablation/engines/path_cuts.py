@@ -16,6 +16,7 @@ from mechcore.ablation.engines.engine import Job, ReferenceEngine, TreeEngine
 from mechcore.ablation.engines.stack_cuts import StackCuts
 from mechcore.components import Component
 from mechcore.components.paths import PathSet, Receiver
+from mechcore.evaluation.evaluate import forwards
 from mechcore.masking.blinding import blind, runs_in_parallel
 from mechcore.masking.fills import fill_of
 from mechcore.models.protocol import Batch, read_position
@@ -168,8 +169,5 @@ class PathEngine:
         job = self.job
         sets = [self.sets[row] for row in rows]
         cut = blind(job.model, sets, job.means, job.fill, seed=job.seed)
-        with torch.no_grad(), cut as run:
-            for batch in job.batches:
-                inputs, index = job.asked(batch), batch["index"]
-                logits = job.readout.read(run(inputs), inputs, index).float().cpu()
-                buffer.note(rows, batch, logits)
+        for batch, logits in forwards(job.model, job.readout, job.batches, cut):
+            buffer.note(rows, batch, logits)

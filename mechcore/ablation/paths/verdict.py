@@ -59,7 +59,7 @@ class Verdict:
 
     def table(self) -> pd.DataFrame:
         """The one row of `CORE_VERDICT`."""
-        row = {"verdict": self.verdict, "explanation": self.explanation}
+        row: dict[str, Any] = {"verdict": self.verdict, "explanation": self.explanation}
         row |= {"n_receivers": 0, "n_controls": 0, **self.figures}
         return pd.DataFrame([row], columns=CORE_VERDICT.names)
 
