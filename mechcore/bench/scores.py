@@ -14,7 +14,6 @@ from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Truth
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
-from mechcore.wording import count
 
 Ranking: TypeAlias = Tensor | np.ndarray
 """Scores of components, largest first: [layer, component] as in a mask."""
@@ -100,10 +99,9 @@ def _check_finite(what: str, numbers: Mapping[Any, float]) -> None:
 
 def _check_scored(scores: Collection[Any], true: Collection[Any], what: str) -> None:
     if missing := sorted(str(key) for key in true if key not in scores):
-        others = f", nor have {count(n, 'other')}" if (n := len(missing) - 1) else ""
         raise InputError(
-            f"scores: the true {what} {missing[0]} has none{others}; expected a score of every "
-            f"true {what}: pass 0 where nothing is predicted"
+            f"scores: the true {what} {missing[0]} has none; expected a score of every true "
+            f"{what}: pass 0 where nothing is predicted"
         )
 
 

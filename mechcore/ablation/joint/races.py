@@ -154,8 +154,6 @@ def race(
 
     Raises:
         InputError: see `Goal`; or a set is unreadable, has paths, or only one component.
-
-    >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
     """
     goal = Goal(least, largest, metric, error, bound)
     data = as_encoded(model, data, split=options.get("split", "id"))

@@ -161,8 +161,6 @@ def find_superadditive(
     Raises:
         InputError: there are fewer than two components, too few examples, the subset is unknown, or
             a number is out of range.
-
-    >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
     data = as_encoded(model, data, split=options.get("split", "id"))
     n_found = max(FOUND, largest or 0) if n_found is None else n_found
