@@ -64,12 +64,9 @@ def paths(
 ) -> list[PathSet]:
     """Sets of paths to every single receiver, from the senders that run before it.
 
-    Args:
-        senders: components, their names, or ``heads``, ``mlps`` or ``all`` of the model.
-        receivers: likewise; also ``answer``, which ``all`` includes.
-        model: the model.
-        inputs: the blind inputs of heads; ``"qkv"`` takes the three in turn.
-        together: whether a receiver is blind to all senders at once, or to one at a time.
+    Either are components, their names, or ``heads``, ``mlps`` or ``all`` of the model; receivers are
+    also ``answer``. Of the ``inputs`` of heads ``"qkv"`` takes the three in turn. A receiver is
+    blind to all senders ``together``, or to one at a time.
 
     Raises:
         InputError: no sender runs before any receiver, or there is no such component.

@@ -78,11 +78,7 @@ PAIRS = Schema(
 
 
 def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.DataFrame:
-    """How well methods (of `RANKERS`, or `WITH_PAIRS`) find a case's components; as in `NODES`.
-
-    Raises:
-        InputError: a method is unknown, or all components of the case are true.
-    """
+    """How well methods (of `RANKERS`, or `WITH_PAIRS`) find a case's components; as in `NODES`."""
     model, train = case.model, case.data["train"]
     shape = ModelShape.of(model)
     means = MeanActivations.compute(model, train, n_samples=0)
@@ -156,9 +152,6 @@ def recovered_pairs(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
 
     Predictions that are rounding count as 0: under a millionth of a nat or, in another unit, of the
     largest prediction. There are no rows where no pair interacts.
-
-    Raises:
-        InputError: a method is unknown.
     """
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []

@@ -40,9 +40,7 @@ _UNUSED = "labels are not used"
 class Continuations:
     """Answers of several tokens: a model is asked once for every beginning of an answer.
 
-    Attributes:
-        beginnings: of the answers, each once, the empty one first.
-        tokens: of every answer: numbers of beginnings, and the tokens that go on with them.
+    ``tokens`` are, for every answer, numbers of beginnings, and what goes on with them.
     """
 
     beginnings: tuple[tuple[int, ...], ...]

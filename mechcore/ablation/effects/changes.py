@@ -101,13 +101,9 @@ ABLATION_CONTROLS = Schema(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers(Shown):
-    """How one ablated model did on every example.
+    """How one ablated model did on every example: correct, margin and KL(full || ablated), nats.
 
-    Attributes:
-        correct: whether its answer is correct.
-        margin: log-odds of the correct classes, nats.
-        kl: KL(full || ablated) of the class distributions, nats.
-        logits: of the classes; None where they are a whole vocabulary.
+    Logits are those of the classes; None where they are a whole vocabulary.
     """
 
     correct: Bool[np.ndarray, " example"]
