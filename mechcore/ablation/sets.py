@@ -64,7 +64,7 @@ def paths(
 ) -> list[PathSet]:
     """Sets of paths to every single receiver, from the senders that run before it.
 
-    Either are components, their names, or ``heads``, ``mlps`` or ``all`` of the model; receivers are
+    Either are components, their names, or ``heads``, ``mlps`` or ``all`` of the model, receivers
     also ``answer``. Of the ``inputs`` of heads ``"qkv"`` takes the three in turn. A receiver is
     blind to all senders ``together``, or to one at a time.
 

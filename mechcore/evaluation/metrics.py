@@ -75,7 +75,7 @@ class Metric:
 
 
 MetricLike: TypeAlias = str | Metric | Function
-"""The name of a metric, a metric, or a function that is one, see the module."""
+"""The name of a metric, a metric, or a function that is one, see `METRICS`."""
 
 
 def as_metric(metric: MetricLike) -> Metric:

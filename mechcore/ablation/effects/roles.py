@@ -87,12 +87,9 @@ def component_roles(
 ) -> pd.DataFrame:
     """The role of each component, one row each; the columns of `COMPONENT_ROLES`.
 
-    Args:
-        in_domain: rows of `information_table` for single components on one subset.
-        out_of_domain: rows of the same components out of domain.
-        settings: how to judge.
-        ood_mean: like ``out_of_domain``, with the mean of the out-of-domain texts as the fill; with
-            ``injected_margin`` if known.
+    Tables are rows of `mechcore.ablation.information_table` for single components on one subset;
+    ``ood_mean`` those with the mean of the out-of-domain texts as the fill, and perhaps
+    ``injected_margin``.
 
     Raises:
         InputError: a component is repeated, or the tables have different components.

@@ -107,6 +107,7 @@ class PathEngine:
 
     def __init__(self, job: Job, sets: Sequence[PathSet], base: TreeEngine | None) -> None:
         self.job, self.sets = job, sets
+        self.n_tokens = sum(batch["input_ids"].numel() for batch in job.batches)
         parallel = runs_in_parallel(job.model)
         for cut in sets:
             for path in cut.paths:
@@ -137,8 +138,7 @@ class PathEngine:
 
     def tasks(self) -> list[tuple[int, int, float]]:
         """Part, batch and cost in layers times tokens of every task; part -1 is the full model."""
-        tokens = sum(batch["input_ids"].numel() for batch in self.job.batches)
-        of_forward = float(self.job.shape.n_layers * tokens)
+        of_forward = float(self.job.shape.n_layers * self.n_tokens)
         rest = enumerate(self.rest, self.n_stacked)
         return [
             *([(-1, 0, of_forward)] if self.on_stack is None else self.on_stack.tasks()),
@@ -148,8 +148,7 @@ class PathEngine:
     @property
     def work(self) -> float:
         """Evaluations of a layer for each example, in all."""
-        tokens = sum(batch["input_ids"].numel() for batch in self.job.batches)
-        return sum(cost for *_, cost in self.tasks()) / tokens
+        return sum(cost for *_, cost in self.tasks()) / self.n_tokens
 
     def begin(self, part: int, batch: int) -> None:
         """Draw what a task needs at random, whether it runs or was done before."""

@@ -93,11 +93,8 @@ def interactions(
 ) -> pd.DataFrame:
     """Interactions of all sets whose members were also ablated alone, as in `INTERACTIONS`.
 
-    Args:
-        ablations: the result of `mechcore.ablate`.
-        correction: of p within one subset and metric, see `mechcore.evaluation.p_values.corrected`.
-        statistics: ``n_resamples``, ``level`` and ``seed``, see
-            `mechcore.evaluation.intervals.mean_intervals`.
+    The correction is of p within a subset and metric, see `mechcore.evaluation.p_values.corrected`;
+    ``n_resamples``, ``level`` and ``seed`` are those of `mean_intervals`.
 
     Raises:
         InputError: unknown correction, or a metric that does not say whether more is better.
