@@ -64,12 +64,9 @@ def paths(
 ) -> list[PathSet]:
     """Sets of paths to every single receiver, from the senders that run before it.
 
-    Args:
-        senders: components, their names, or ``heads``, ``mlps`` or ``all`` of the model.
-        receivers: likewise; also ``answer``, which ``all`` includes.
-        model: the model.
-        inputs: the blind inputs of heads; ``"qkv"`` takes the three in turn.
-        together: whether a receiver is blind to all senders at once, or to one at a time.
+    Either are components, their names, or ``heads``, ``mlps`` or ``all`` of the model, receivers
+    also ``answer``. Of the ``inputs`` of heads ``"qkv"`` takes the three in turn. A receiver is
+    blind to all senders ``together``, or to one at a time.
 
     Raises:
         InputError: no sender runs before any receiver, or there is no such component.
@@ -87,9 +84,7 @@ def paths(
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
             cuts += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
     if not cuts:
-        ends = [
-            shown(" ".join(map(str, components))) or "none" for components in (sending, receiving)
-        ]
+        ends = [shown(" ".join(map(str, names))) or "none" for names in (sending, receiving)]
         raise InputError(
             f"paths: no sender runs before any receiver (senders: {ends[0]}; receivers: "
             f"{ends[1]}); expected a receiver in a later layer, or the answer"

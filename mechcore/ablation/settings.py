@@ -16,10 +16,6 @@ OOD_MEAN = "ood_mean"
 """Suffix of out-of-domain columns whose fill is the mean of the out-of-domain texts."""
 
 
-ROLES_NAME = "roles"
-"""Names of component roles in tables and messages."""
-
-
 @dataclass(frozen=True)
 class RoleSettings:
     """How to judge roles."""
@@ -53,4 +49,4 @@ class RoleSettings:
     )
 
     def __post_init__(self) -> None:
-        check(self, ROLES_NAME)
+        check(self, "roles")

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from mechcore import progress
-from mechcore.ablation.cuts import ComponentSet, Cut, CutLike, as_sets
+from mechcore.ablation.cuts import ComponentSet, CutLike, as_sets
 from mechcore.ablation.effects.changes import Ablations, ablation_table
 from mechcore.ablation.engines.buffers import AnswerBuffer
 from mechcore.ablation.engines.engine import (
@@ -62,20 +62,8 @@ def sweep(
 ) -> pd.DataFrame:
     """Ablate every set alone from the full model, and compare with it on the same examples.
 
-    Args:
-        model: any TransformerLens model.
-        sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
-            these by name, see `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
-        data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`.
-        means: the model's mean activations; not needed for ``fill="zero"``.
-        n_resamples: paired bootstrap resamples over examples.
-        level: of the intervals.
-        seed: of all that is random.
-        metric: what to measure, see `mechcore.evaluation.metrics`; by default accuracy and margin.
-        options: see `ablate`.
-
-    Returns:
-        See `mechcore.ablation.ablation_table`; accuracies are shares, margins and KL nats.
+    The arguments are those of `ablate`, and ``n_resamples`` and ``level`` of the intervals. Returns
+    `mechcore.ablation.ablation_table`; accuracies are shares, margins and KL nats.
 
     Raises:
         InputError: a set is unreadable, out of range or given twice, labels cannot be matched,
@@ -112,9 +100,10 @@ def ablate(
 
     Args:
         model: any TransformerLens model.
-        sets: what to ablate, see `sweep`.
-        data: labelled examples, see `sweep`; or prompts (`mechcore.models.prompts`) with a metric
-            that needs no labels.
+        sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
+            these by name, see `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
+        data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`;
+            or prompts (`mechcore.models.prompts`) with a metric that needs no labels.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes every
             example's counterfactual prompt, or draws one of another label, the nearest in length.
@@ -185,7 +174,10 @@ def ablate(
         data=data if isinstance(data, EncodedExamples) else job.batches,
         means=means,
         fill=None if state is None else known_fill(fill),
-        sets=[_member_names(cut) for cut in listed],
+        sets=[
+            [str(c) for c in (cut.paths if isinstance(cut, PathSet) else cut.components)]
+            for cut in listed
+        ],
         labels=job.labels,
         seed=seed,
         engine=parts.division,
@@ -230,12 +222,11 @@ def _known(given: Any, metric: Metric) -> list[Any]:
 
 
 def _check_options(engine: str, precision: str, split: str, batch_size: int, seed: int) -> None:
-    chosen = {"engine": engine, "precision": precision, "split": split}
-    for (name, value), known in zip(
-        chosen.items(), (get_args(Engine), get_args(Precision), PLACES), strict=True
-    ):
-        if value not in known:
-            expected = " or ".join(map(repr, known))
+    known = (get_args(Engine), get_args(Precision), tuple(PLACES))
+    given = (("engine", engine), ("precision", precision), ("split", split))
+    for (name, value), values in zip(given, known, strict=True):
+        if value not in values:
+            expected = " or ".join(map(repr, values))
             raise InputError(f"sweep: {name} is {value!r}; expected {expected}")
     check_seed(seed)
     if batch_size < 1:
@@ -308,10 +299,6 @@ def _path_engine(
     if tree is not None:
         tree.check()
     return PathEngine(job, paths, tree)
-
-
-def _member_names(cut: Cut) -> list[str]:
-    return [str(part) for part in (cut.paths if isinstance(cut, PathSet) else cut.components)]
 
 
 def _work(parts: Parts, buffer: AnswerBuffer, steps: Steps, title: str) -> None:

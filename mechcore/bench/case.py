@@ -14,15 +14,13 @@ from mechcore.showing import Shown
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of a model by the way it was made.
+    """What is true of a model by the way it was made; None is unknown.
 
     Attributes:
         components: those that its answers depend on.
-        interactions: of the pairs for which it is not 0, on the mean margin of all texts, in nats;
-            None where they are unknown.
-        core: components of the smallest subnetwork that answers in domain as the whole model does;
-            None where that is unknown or there are several.
-        generalising: components needed out of domain only; None where that is unknown.
+        interactions: of the pairs for which it is not 0, on the mean margin of all texts, in nats.
+        core: components of the one smallest subnetwork that answers in domain as the model does.
+        generalising: components needed out of domain only.
     """
 
     components: frozenset[Component]

@@ -16,11 +16,7 @@ _TRAINED = "trained-"
 
 
 def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
-    """Names of cases, given by name, or as ``"planted"`` or ``"trained"`` for all of these.
-
-    Raises:
-        InputError: one is unknown.
-    """
+    """Names of known cases, given by name, or ``"planted"`` or ``"trained"`` for all of these."""
     groups = {"planted": list(CATALOGUE), "trained": [f"{_TRAINED}{name}" for name in TRAINED]}
     known = [name for names in groups.values() for name in names]
     names = [
@@ -34,11 +30,7 @@ def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
 
 
 def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """One of `case_names`; the checkpoint of a planted one goes to ``folder``.
-
-    Raises:
-        InputError: there is no such case, or no such device.
-    """
+    """One of `case_names`; the checkpoint of a planted one goes to ``folder``."""
     (name,) = case_names([name])
     if name in CATALOGUE:
         return planted_case(name, folder, seed=seed, device=device)

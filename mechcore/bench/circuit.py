@@ -157,14 +157,10 @@ class Circuit:
         without: Collection[Component] = (),
         means: Means | None = None,
     ) -> Float[np.ndarray, " text"]:
-        """Log-odds of "plus" where the model reads them, in nats.
+        """Log-odds of "plus" where the model reads them (if ``causal`` the last token), in nats.
 
-        Args:
-            tokens: value of every token: 0 for the first, then those of the slots, then 0.
-            lengths: tokens of every text that are no padding.
-            causal: whether it is a decoder, whose last token is read, and not the first.
-            without: components ablated to their means.
-            means: from `means`; needed where something is ablated.
+        Tokens are 0 for the first, then the values of the slots, then 0; ``lengths`` count those
+        that are no padding. Components ``without`` are at their `means`.
         """
         features, _ = self._run(tokens, lengths, causal, frozenset(without), means or {})
         answer = features[ANSWER]

@@ -25,10 +25,11 @@ SLOTS = 10
 
 _COMPARISON = [copy("L0.H0", 1, first=1), copy("L1.H3", 2, second=1)]
 _EQUAL = Gate(1, "equal", ("first", "second"), {ANSWER: 4})
+_LOUD = Circuit(SLOTS, [copy("L0.H2", 0, answer=6), *_COMPARISON], [_EQUAL])
 _TURNED, _RANDOM = (0.98, 0.02), (0.98, 0.5)
 
 CIRCUITS: Mapping[str, tuple[Circuit, tuple[float, float]]] = {
-    "head": (Circuit(SLOTS, [copy("L0.H2", 0, answer=6), *_COMPARISON], [_EQUAL]), _TURNED),
+    "head": (_LOUD, _TURNED),
     "backup": (
         Circuit(
             SLOTS,
@@ -41,7 +42,7 @@ CIRCUITS: Mapping[str, tuple[Circuit, tuple[float, float]]] = {
         ),
         _TURNED,
     ),
-    "threshold": (Circuit(SLOTS, [copy("L0.H2", 0, answer=6), *_COMPARISON], [_EQUAL]), _TURNED),
+    "threshold": (_LOUD, _TURNED),
     "absent": (
         Circuit(
             SLOTS,

@@ -19,7 +19,6 @@ from mechcore.ablation import ComponentSet, ablate
 from mechcore.bench.scores import Ranking, by_component
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import ClassMetric
 from mechcore.masking.means import MeanActivations
 from mechcore.showing import Shown
 
@@ -49,7 +48,7 @@ def cmd(shares: Sequence[float], f: ArrayLike) -> float:
 class Faithfulness(Shown):
     """How faithful the circuits of a ranking are, with `cpr` and `cmd`.
 
-    ``curve`` has share (of all components), kept, value (mean of the metric) and faithfulness.
+    ``curve`` has share (of all components), kept, value (mean margin, nats) and faithfulness.
     """
 
     curve: pd.DataFrame
@@ -67,8 +66,6 @@ def faithfulness_of(
     scores: Ranking,
     data: Any,
     means: MeanActivations | None = None,
-    *,
-    metric: ClassMetric = "margin",
     **options: Any,
 ) -> Faithfulness:
     """Keep the first components of a ranking, from none to all of them, and ablate all others.
@@ -76,21 +73,19 @@ def faithfulness_of(
     Data, means and options are those of `mechcore.ablate`.
 
     Raises:
-        InputError: a score is not finite, or the metric is unknown, or the same for the full and
-            for the ablated model; see also `mechcore.ablate`.
+        InputError: a score is not finite, or the margin of the full and of the ablated model are
+            the same; see also `mechcore.ablate`.
         MismatchError: the ranking has the shape of another model.
-
-    >>> faithfulness_of(case.model, scores, case.data["id"], means)  # doctest: +SKIP
     """
     order = ranked(scores, ModelShape.of(model))
     kept = np.arange(len(order) + 1)
     cuts = [ComponentSet.of(order[k:]) for k in kept[:-1]]
     answers = ablate(model, cuts, data, means, **options)
-    values = [answers.without[cut].values(metric).mean() for cut in cuts]
-    values.append(answers.full.values(metric).mean())
+    values = [answers.without[cut].margin.mean() for cut in cuts]
+    values.append(answers.full.margin.mean())
     if not np.isfinite(gap := values[-1] - values[0]) or gap == 0:
         raise InputError(
-            f"faithfulness: the mean {metric} is {values[-1]:g} for the full model and "
+            f"faithfulness: the mean margin is {values[-1]:g} for the full model and "
             f"{values[0]:g} with everything ablated; expected two different finite numbers"
         )
     shares, f = kept / len(order), faithfulness(values, values[-1], values[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Case, Truth
-from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, Relay
+from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, GateKind, Relay
 from mechcore.bench.planting import Family, Form, plant, tokenizer_of
 from mechcore.bench.population import Domain, Oracle, Population, as_texts
 from mechcore.components import Component
@@ -107,122 +107,59 @@ def copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> C
     return Copy(Component.parse(head), slot, into, unless)
 
 
-def _cues(*slots: int, right: float = 0.95) -> dict[int, tuple[float, float]]:
-    return dict.fromkeys(slots, (right, right))
-
-
 _FREE = copy("L1.H0", 3, idle=1.0)
 """A head that attends sharply and does nothing."""
 
+
+def _cued(
+    cues: Sequence[int], heads: Sequence[Copy | Relay], *gates: Gate, free: Copy = _FREE
+) -> tuple[Circuit, Population]:
+    """A circuit with a distractor, and texts in which these slots are right in 95 %."""
+    n_slots = free.slot + 1
+    population = Population(n_slots, dict.fromkeys(cues, (0.95, 0.95)))
+    return Circuit(n_slots, heads, gates, [free]), population
+
+
+_TWO = [copy("L0.H1", 0, first=1), copy("L1.H3", 1, second=1), copy("L2.H2", 2, answer=1)]
+_RELAYS = [
+    Relay(Component(1, 1), "first", {"second": 1}),
+    Relay(Component(2, 2), "second", {ANSWER: 2}),
+]
+_FALLBACK = [copy("L0.H2", 0, answer=2, seen=1), copy("L1.H1", 0, answer=2, unless="there")]
+_SEEN = Gate(0, "size", ("seen",), {"there": 1})
+_COMPARED = [copy("L0.H2", 0, answer=4), copy("L0.H0", 1, first=1), copy("L1.H3", 2, second=1)]
+_MIXED = [
+    copy("L0.H0", 0, first=1),
+    copy("L0.H3", 1, second=1),
+    copy("L0.H2", 2, answer=2, seen=1),
+    copy("L1.H1", 2, answer=2, unless="there"),
+    copy("L2.H1", 0, answer=-1),
+    copy("L2.H3", 3, answer=1),
+]
+
+
+def _gate(layer: int, kind: GateKind, size: float) -> Gate:
+    return Gate(layer, kind, ("first", "second"), {ANSWER: size})
+
+
 _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
-    "copies": (
-        Circuit(
-            4,
-            [
-                copy("L0.H1", 0, answer=2),
-                copy("L1.H2", 1, answer=1.5),
-                copy("L2.H0", 2, answer=1),
-            ],
-            distractors=[_FREE],
-        ),
-        Population(4, _cues(0, 1, 2)),
+    "copies": _cued(
+        (0, 1, 2),
+        [copy("L0.H1", 0, answer=2), copy("L1.H2", 1, answer=1.5), copy("L2.H0", 2, answer=1)],
     ),
-    "and": (
-        Circuit(
-            4,
-            [
-                copy("L0.H1", 0, first=1),
-                copy("L1.H3", 1, second=1),
-                copy("L2.H2", 2, answer=1),
-            ],
-            [Gate(1, "and", ("first", "second"), {ANSWER: 3})],
-            [_FREE],
-        ),
-        Population(4, _cues(0, 1, 2)),
+    "and": _cued((0, 1, 2), _TWO, _gate(1, "and", 3)),
+    "or": _cued((0, 1, 2), _TWO, _gate(1, "or", 3)),
+    "backup": _cued((0, 1), [*_FALLBACK, copy("L2.H3", 1, answer=1)], _SEEN),
+    "negative": _cued(
+        (0, 1),
+        [copy("L0.H0", 0, answer=3), copy("L1.H2", 0, answer=-1), copy("L2.H1", 1, answer=1)],
     ),
-    "or": (
-        Circuit(
-            4,
-            [
-                copy("L0.H1", 0, first=1),
-                copy("L1.H3", 1, second=1),
-                copy("L2.H2", 2, answer=1),
-            ],
-            [Gate(1, "or", ("first", "second"), {ANSWER: 3})],
-            [_FREE],
-        ),
-        Population(4, _cues(0, 1, 2)),
-    ),
-    "backup": (
-        Circuit(
-            4,
-            [
-                copy("L0.H2", 0, answer=2, seen=1),
-                copy("L1.H1", 0, answer=2, unless="there"),
-                copy("L2.H3", 1, answer=1),
-            ],
-            [Gate(0, "size", ("seen",), {"there": 1})],
-            [_FREE],
-        ),
-        Population(4, _cues(0, 1)),
-    ),
-    "negative": (
-        Circuit(
-            4,
-            [
-                copy("L0.H0", 0, answer=3),
-                copy("L1.H2", 0, answer=-1),
-                copy("L2.H1", 1, answer=1),
-            ],
-            distractors=[_FREE],
-        ),
-        Population(4, _cues(0, 1)),
-    ),
-    "chain": (
-        Circuit(
-            4,
-            [
-                copy("L0.H3", 0, first=1),
-                Relay(Component(1, 1), "first", {"second": 1}),
-                Relay(Component(2, 2), "second", {ANSWER: 2}),
-                copy("L2.H0", 1, answer=1),
-            ],
-            distractors=[_FREE],
-        ),
-        Population(4, _cues(0, 1)),
-    ),
+    "chain": _cued((0, 1), [copy("L0.H3", 0, first=1), *_RELAYS, copy("L2.H0", 1, answer=1)]),
     "heuristic": (
-        Circuit(
-            4,
-            [
-                copy("L0.H2", 0, answer=4),
-                copy("L0.H0", 1, first=1),
-                copy("L1.H3", 2, second=1),
-            ],
-            [Gate(1, "equal", ("first", "second"), {ANSWER: 6})],
-            [_FREE],
-        ),
+        Circuit(4, _COMPARED, [_gate(1, "equal", 6)], [_FREE]),
         Population(4, {0: (0.98, 0.02)}, [(1, 2)]),
     ),
-    "mixed": (
-        Circuit(
-            5,
-            [
-                copy("L0.H0", 0, first=1),
-                copy("L0.H3", 1, second=1),
-                copy("L0.H2", 2, answer=2, seen=1),
-                copy("L1.H1", 2, answer=2, unless="there"),
-                copy("L2.H1", 0, answer=-1),
-                copy("L2.H3", 3, answer=1),
-            ],
-            [
-                Gate(1, "or", ("first", "second"), {ANSWER: 3}),
-                Gate(0, "size", ("seen",), {"there": 1}),
-            ],
-            [copy("L1.H0", 4, idle=1.0)],
-        ),
-        Population(5, _cues(0, 1, 2, 3)),
-    ),
+    "mixed": _cued(range(4), _MIXED, _gate(1, "or", 3), _SEEN, free=copy("L1.H0", 4, idle=1.0)),
 }
 
 

@@ -52,9 +52,6 @@ class Form:
             a GPT-2 classifier that answers at its last.
         norms: whether its norms do anything.
         noise: standard deviation of noise in the weights, in units of the weights that copy.
-        n_layers: layers.
-        n_heads: heads of a layer.
-        d_model: width of the stream.
         seed: seed of the basis and the noise.
     """
 

@@ -29,7 +29,6 @@ class Population:
     """How slots depend on the label, which is "plus" or "minus" with equal probability.
 
     Attributes:
-        n_slots: slots of a text.
         cues: slots that agree with the label with these probabilities, in and out of domain.
         agreeing: pairs of slots whose values are equal where the label is "plus" and differ where
             it is "minus", each value at random.

@@ -28,13 +28,16 @@ from mechcore.evaluation.intervals import mean_intervals
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.methods import Request
-from mechcore.pruning.settings import PruneSettings, prune_settings
+from mechcore.pruning.settings import prune_settings
 from mechcore.tables import SEED, Column, Schema
 
 WITH_PAIRS = "singles-and-pairs"
 """The ranking by the largest of a component's change and its interactions, all exact."""
 WITHOUT_TRUTH = ("layer-matched",)
 """Methods that need another's result."""
+
+BATCH_SIZE = 128
+"""Texts of a forward of sweeps."""
 
 _CASE = Column("case", "text", "the model of known truth")
 _METHOD = Column("method", "text", "how it was found")
@@ -74,41 +77,23 @@ PAIRS = Schema(
 )
 
 
-def recovered_nodes(
-    case: Case,
-    methods: Iterable[str],
-    *,
-    seed: int = 0,
-    schedule: PruneSettings | None = None,
-    batch_size: int = 128,
-) -> pd.DataFrame:
-    """How well methods (of `RANKERS`, or `WITH_PAIRS`) find a case's components; as in `NODES`.
-
-    Raises:
-        InputError: a method is unknown, or all components of the case are true.
-    """
+def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.DataFrame:
+    """How well methods (of `RANKERS`, or `WITH_PAIRS`) find a case's components; as in `NODES`."""
     model, train = case.model, case.data["train"]
     shape = ModelShape.of(model)
     means = MeanActivations.compute(model, train, n_samples=0)
     rows = []
     for method in methods:
         if method == WITH_PAIRS:
-            scores, cost = _with_pairs(case, means, batch_size)
+            scores, cost = _with_pairs(case, means)
             mask = discretise(scores, _sparsity(case, shape), shape)
         else:
-            request = Request(
-                model,
-                train,
-                means,
-                [_sparsity(case, shape)],
-                [seed],
-                schedule or prune_settings("thorough"),
-                seed,
-            )
+            given = (model, train, means, [_sparsity(case, shape)], [seed])
+            request = Request(*given, prune_settings("thorough"), seed)
             with counted(model, len(train)) as cost:
                 (subnetwork,) = RANKERS[method](request)
             scores, mask = subnetwork.scores, subnetwork.mask
-        faithful = faithfulness_of(model, scores, case.data["id"], means, batch_size=batch_size)
+        faithful = faithfulness_of(model, scores, case.data["id"], means, batch_size=BATCH_SIZE)
         rows.append(
             {
                 "case": case.name,
@@ -139,11 +124,11 @@ def _sparsity(case: Case, shape: ModelShape) -> float:
 
 
 def _with_pairs(
-    case: Case, means: MeanActivations, batch_size: int
+    case: Case, means: MeanActivations
 ) -> tuple[Float[Tensor, "layer component"], Cost]:
     """The largest of every component's change and its interactions, by size, in nats."""
     shape = ModelShape.of(case.model)
-    request = _pair_request(case, "train", means, 0, batch_size)
+    request = _pair_request(case, "train", means, 0)
     ablated = request.ablate([*request.singles, *request.pairs])
     scores = torch.zeros(shape.n_layers, shape.columns)
     for alone in request.singles:
@@ -156,36 +141,22 @@ def _with_pairs(
     return scores, Cost(forwards=1 + len(ablated.sets))
 
 
-def _pair_request(
-    case: Case, split: str, means: MeanActivations, seed: int, batch_size: int
-) -> PairRequest:
-    texts = case.data[split]
-    return PairRequest(
-        case.model,
-        texts,
-        means,
-        ModelShape.of(case.model).components,
-        n_examples=len(texts),
-        seed=seed,
-        batch_size=batch_size,
-    )
+def _pair_request(case: Case, split: str, means: MeanActivations, seed: int) -> PairRequest:
+    texts, components = case.data[split], ModelShape.of(case.model).components
+    given = (case.model, texts, means, components, len(texts), seed)
+    return PairRequest(*given, batch_size=BATCH_SIZE)
 
 
-def recovered_pairs(
-    case: Case, methods: Iterable[str], *, seed: int = 0, batch_size: int = 128
-) -> pd.DataFrame:
+def recovered_pairs(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.DataFrame:
     """How well methods (of `PREDICTORS`) find a case's interactions in domain; as in `PAIRS`.
 
     Predictions that are rounding count as 0: under a millionth of a nat or, in another unit, of the
     largest prediction. There are no rows where no pair interacts.
-
-    Raises:
-        InputError: a method is unknown.
     """
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []
     for method in methods if case.truth.interactions else ():
-        predictions = PREDICTORS[method](_pair_request(case, "id", means, seed, batch_size))
+        predictions = PREDICTORS[method](_pair_request(case, "id", means, seed))
         predicted = _beyond_rounding(predictions)
         rows.append(
             {
@@ -216,7 +187,7 @@ _FORM = r"-(encoder|decoder)(-noisy)?$"
 _RANGES = {"auroc": (0, 1), "signs": (0, 1), "cpr": (-np.inf, np.inf), "cmd": (0, np.inf)}
 
 
-def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
+def over_cases(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Means over circuits and programs, with intervals over them, best by the first column first.
 
     The forms of one circuit and repetitions with other seeds are alike; they are averaged first.
@@ -231,7 +202,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     for method, part in by_case.groupby("method", sort=False):
         row: dict[str, Any] = {"method": method, "n_circuits": len(part)}
         for column in columns:
-            [interval] = mean_intervals(part[column].to_numpy()[None], seed=seed)
+            [interval] = mean_intervals(part[column].to_numpy()[None])
             low, high = np.clip([interval.low, interval.high], *_RANGES[column])
             row |= {column: interval.mean, f"{column}_low": low, f"{column}_high": high}
         row |= {name: part[name].mean() for name in _PASSES}

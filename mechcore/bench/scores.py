@@ -14,19 +14,13 @@ from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Truth
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
-from mechcore.wording import count
 
 Ranking: TypeAlias = Tensor | np.ndarray
 """Scores of components, largest first: [layer, component] as in a mask."""
 
 
 def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
-    """The score of every component.
-
-    Raises:
-        InputError: a score is NaN or infinite.
-        MismatchError: the ranking has the shape of another model.
-    """
+    """The score of every component, which is checked to be finite and of the model's shape."""
     array = scores.detach().cpu().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
     if array.shape != (shape.n_layers, shape.columns):
         raise MismatchError(
@@ -42,7 +36,7 @@ def node_auroc(scores: Ranking, truth: Truth, shape: ModelShape) -> float:
     """Probability that a true component is ranked above another one; ties count half.
 
     Raises:
-        InputError: a score is missing, NaN or infinite, or all or none of the components are true.
+        InputError: a score is not finite, or all or none of the components are true.
         MismatchError: the ranking has the shape of another model.
     """
     return _auroc(by_component(scores, shape), truth.components, "component")
@@ -76,11 +70,7 @@ def sign_accuracy(predicted: Mapping[ComponentSet, float], truth: Truth) -> floa
 
 
 def mask_distance(mask: Mask, truth: Truth) -> int:
-    """Components to drop from what a mask keeps, and to add, until they are the true ones.
-
-    Raises:
-        InputError: the mask is batched or continuous, or a true component is not among its own.
-    """
+    """Components to drop from what a mask keeps, and to add, until they are the true ones."""
     for component in truth.components:
         mask.shape.index(component)
     return len(set(mask.kept) ^ truth.components)
@@ -100,10 +90,9 @@ def _check_finite(what: str, numbers: Mapping[Any, float]) -> None:
 
 def _check_scored(scores: Collection[Any], true: Collection[Any], what: str) -> None:
     if missing := sorted(str(key) for key in true if key not in scores):
-        others = f", nor have {count(n, 'other')}" if (n := len(missing) - 1) else ""
         raise InputError(
-            f"scores: the true {what} {missing[0]} has none{others}; expected a score of every "
-            f"true {what}: pass 0 where nothing is predicted"
+            f"scores: the true {what} {missing[0]} has none; expected a score of every true "
+            f"{what}: pass 0 where nothing is predicted"
         )
 
 

@@ -30,12 +30,7 @@ _MAX_LENGTH = 16
 
 
 def case_dir(name: str) -> Path:
-    """Hugging Face checkpoint of a case's model.
-
-    Raises:
-        InputError: there is no such case.
-        MechcoreError: the embedded data is missing.
-    """
+    """Hugging Face checkpoint of a case's model, among the embedded data."""
     if name not in TRAINED:
         raise InputError(f"case {name!r}: not found; there are {', '.join(TRAINED)}")
     return data_dir() / "known_truth" / name
@@ -61,7 +56,6 @@ def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
 
     Raises:
         InputError: there is no such case.
-        MechcoreError: the embedded data is missing.
     """
     folder, truth = case_dir(name), trained_truth(name)
     tokenizer = load_tokenizer(folder)

@@ -16,6 +16,8 @@ from mechcore.evaluation.p_values import p_among
 
 Values: TypeAlias = Float[np.ndarray, "row thing"]
 OfThings: TypeAlias = Float[np.ndarray, " thing"]
+ByExample: TypeAlias = Float[np.ndarray, "thing example"]
+Columns: TypeAlias = Float[np.ndarray, "thing column"]
 
 _BLOCK = 64
 """Draws of examples that are multiplied at once."""
@@ -24,9 +26,7 @@ SHUFFLES = 9999
 """Random permutations that a rho is compared with: no p is under 1 / 10,000."""
 
 
-def spearman(
-    first: Float[np.ndarray, "thing column"], second: Float[np.ndarray, "thing column"]
-) -> Float[np.ndarray, " column"]:
+def spearman(first: Columns, second: Columns) -> Float[np.ndarray, " column"]:
     """Spearman's rho of every column with that of the other, or its one; NaN for a constant."""
     a, b = (stats.rankdata(part, axis=0) - (len(part) + 1) / 2 for part in (first, second))
     with np.errstate(invalid="ignore"):
@@ -74,9 +74,7 @@ def _ranked(values: OfThings) -> tuple[OfThings, Callable[[OfThings], OfThings]]
     return (stats.rankdata(values) - (n + 1) / 2) / n, above
 
 
-def permuted_within(
-    first: Float[np.ndarray, " thing"], second: Float[np.ndarray, " thing"], groups: np.ndarray
-) -> float:
+def permuted_within(first: OfThings, second: OfThings, groups: np.ndarray) -> float:
     """Two-sided p of Spearman's rho, among `SHUFFLES` random permutations within groups."""
     generator, (x, y) = np.random.default_rng(0), map(stats.rankdata, (first, second))
     observed, mean, drawn = x @ y, 0.0, np.zeros(SHUFFLES)
@@ -105,7 +103,7 @@ def jaccard_by_chance(n: int, k: int) -> float:
 
 
 def largest(
-    values: Float[np.ndarray, "thing column"], k: int, generator: np.random.Generator
+    values: Columns, k: int, generator: np.random.Generator
 ) -> Bool[np.ndarray, "thing column"]:
     """Which things are the ``k`` largest of every column, with ties broken at random in each."""
     order = np.lexsort((generator.random(values.shape), values), axis=0)
@@ -114,9 +112,7 @@ def largest(
     return flags
 
 
-def resampled(
-    values: Float[np.ndarray, "thing example"], n_resamples: int, generator: np.random.Generator
-) -> Float[np.ndarray, "thing resample"]:
+def resampled(values: ByExample, n_resamples: int, generator: np.random.Generator) -> Columns:
     """Sums over bootstrap resamples of the examples; of whole numbers they are exact."""
     n = values.shape[1]
     even = np.full(n, 1 / n)
@@ -124,8 +120,8 @@ def resampled(
 
 
 def halved(
-    values: Float[np.ndarray, "thing example"], n_splits: int, generator: np.random.Generator
-) -> tuple[Float[np.ndarray, "thing split"], Float[np.ndarray, "thing split"]]:
+    values: ByExample, n_splits: int, generator: np.random.Generator
+) -> tuple[Columns, Columns]:
     """Sums over two random halves of the examples, drawn one by one, split again and again."""
     n = values.shape[1]
     first = np.arange(n) < n // 2
@@ -135,9 +131,7 @@ def halved(
     return sums, values.sum(1, keepdims=True) - sums
 
 
-def _sums(
-    values: Float[np.ndarray, "thing example"], n: int, draw: Callable[[int], np.ndarray]
-) -> Float[np.ndarray, "thing draw"]:
+def _sums(values: ByExample, n: int, draw: Callable[[int], np.ndarray]) -> Columns:
     """Sums with examples counted as often as each of ``n`` draws [draw, example] has them."""
     sizes = (min(_BLOCK, n - start) for start in range(0, n, _BLOCK))
     return np.concatenate([values @ draw(size).T.astype(float) for size in sizes], axis=1)

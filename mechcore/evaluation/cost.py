@@ -37,10 +37,6 @@ def counted(model: Any, n_examples: int) -> Iterator[Cost]:
 
     One text (or beginning of an answer) under one mask is one pass. Layers that are called by
     themselves, as in sweeps, are not counted, but those of masks in training (`count_passes`) are.
-
-    >>> with counted(model, len(request.data)) as cost:  # doctest: +SKIP
-    ...     METHODS["ugs"](request)
-    >>> print(cost)  # doctest: +SKIP
     """
     cost = Cost()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -47,6 +48,12 @@ def check_metric(metric: str) -> None:
     """Raise an InputError unless the metric is accuracy or margin."""
     if metric not in CLASS_METRICS:
         raise InputError(f"metric is {metric!r}; expected {' or '.join(map(repr, CLASS_METRICS))}")
+
+
+Data: TypeAlias = EncodedExamples | list[Batch]
+Logits: TypeAlias = Float[Tensor, "*masks example cls"]
+Correct: TypeAlias = Bool[Tensor, "example cls"]
+ByExample: TypeAlias = Float[Tensor, "*masks example"]
 
 
 class Sampled(Shown):
@@ -166,8 +173,9 @@ class Evaluation(Sampled):
     def part(self, rows: Any) -> Evaluation:
         """The answers to these examples, in the order given; one may be there several times."""
         names = ("logits", "correct_classes", "subsets", "clusters")
-        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return replace(self, **{k: None if v is None else v[rows] for k, v in parts.items()})
+        parts = {name: getattr(self, name) for name in names}
+        some: dict[str, Any] = {k: None if v is None else v[rows] for k, v in parts.items()}
+        return replace(self, **some)
 
     def table(self) -> pd.DataFrame:
         """One row per subset and one for all examples: subset, n, accuracy, margin (nats)."""
@@ -194,26 +202,20 @@ def kl_divergence(full: Evaluation, other: Evaluation) -> np.ndarray:
     return kl(full.logits, other.logits).numpy()
 
 
-def is_correct(
-    logits: Float[Tensor, "*masks example cls"], correct: Bool[Tensor, "example cls"]
-) -> Bool[Tensor, "*masks example"]:
+def is_correct(logits: Logits, correct: Correct) -> Bool[Tensor, "*masks example"]:
     """Whether the class with the largest logit counts as correct."""
     best = logits.argmax(-1, keepdim=True)
     return correct.expand(logits.shape).gather(-1, best).squeeze(-1)
 
 
-def margins(
-    logits: Float[Tensor, "*masks example cls"], correct: Bool[Tensor, "example cls"]
-) -> Float[Tensor, "*masks example"]:
+def margins(logits: Logits, correct: Correct) -> ByExample:
     """Log-odds of the set of correct classes, float64, in nats."""
     logits = logits.double()
     right = logits.masked_fill(~correct, -torch.inf).logsumexp(-1)
     return right - logits.masked_fill(correct, -torch.inf).logsumexp(-1)
 
 
-def kl(
-    full: Float[Tensor, "example cls"], other: Float[Tensor, "*masks example cls"]
-) -> Float[Tensor, "*masks example"]:
+def kl(full: Float[Tensor, "example cls"], other: Logits) -> ByExample:
     """KL(full || other) between class distributions, float64, in nats."""
     wanted, got = full.double().log_softmax(-1), other.double().log_softmax(-1)
     terms = wanted.exp() * (wanted - got)
@@ -264,9 +266,16 @@ def evaluate(
         if mask.is_batched:
             size = max(1, MAX_ROWS // batch_size)
             parts = [mask[i : i + size] for i in range(0, len(mask), size)]
-    answers = [
-        _answers(model, data, readout, part, means, fill, batch_size, seed) for part in parts
-    ]
+    batches = list(as_batches(data, batch_size))
+    if not batches:
+        raise InputError("evaluate: no batch; expected at least one")
+    answers = []
+    for part in parts:
+        context = running(model, part, means, fill, seed)
+        logits = torch.cat([of for _, of in forwards(model, readout, batches, context)], dim=-2)
+        if isinstance(data, EncodedExamples):
+            logits = logits[..., torch.cat([batch["index"] for batch in batches]).argsort(), :]
+        answers.append(logits)
     correct = readout.correct_classes(data)
     results = [
         evaluation_of(logits, correct, data, readout.mapping)
@@ -278,53 +287,36 @@ def evaluate(
     return results if mask is not None and mask.is_batched else results[0]
 
 
-def _answers(
-    model: Any,
-    data: EncodedExamples | list[Batch],
-    readout: Readout,
-    mask: Mask | None,
-    means: MeanActivations | None,
-    fill: FillMaker,
-    batch_size: int,
-    seed: int,
-) -> Float[Tensor, "*masks example cls"]:
-    """Logits of the classes in the order of the data."""
-    context: Any = (
-        nullcontext(None) if mask is None else masked(model, mask, means, fill, seed=seed)
-    )
-    logits: list[Tensor] = []
-    batches = list(as_batches(data, batch_size))
-    if not batches:
-        raise InputError("evaluate: no batch; expected at least one")
+def running(
+    model: Any, mask: Mask | None, means: MeanActivations | None, fill: FillMaker, seed: int
+) -> Any:
+    """A context that gives what runs batches: the model, or the masked one."""
+    if mask is None:
+        return nullcontext(partial(forward, model))
+    return masked(model, mask, means, fill, seed=seed)
+
+
+def forwards(
+    model: Any, readout: Readout, batches: Iterable[Batch], context: Any
+) -> Iterator[tuple[Batch, Logits]]:
+    """Batches with the logits of the classes, from what ``context`` gives."""
+    n = 0
     with torch.no_grad(), context as run:
-        for batch in map(readout.asked, batches):
-            answer = forward(model, batch) if run is None else run(batch)
-            inputs = model_inputs(model, batch)
-            n_before = sum(part.shape[-2] for part in logits)
-            rows = torch.arange(len(inputs["input_ids"])) + n_before
-            if isinstance(data, EncodedExamples):
-                rows = batch["index"]
-            logits.append(readout.read(answer, inputs, rows).float().cpu())
-    answers = torch.cat(logits, dim=-2)
-    if not isinstance(data, EncodedExamples):
-        return answers
-    return answers[..., torch.cat([batch["index"] for batch in batches]).argsort(), :]
+        for batch in batches:
+            asked = readout.asked(batch)  # with the words that a fill may read
+            inputs = model_inputs(model, asked)
+            rows = batch.get("index", range(n, n + len(inputs["input_ids"])))
+            n += len(rows)
+            yield batch, readout.read(run(asked), inputs, rows).float().cpu()
 
 
-def evaluation_of(
-    logits: Float[Tensor, "example cls"],
-    correct: Bool[Tensor, "example cls"],
-    data: EncodedExamples | list[Batch],
-    mapping: str,
-) -> Evaluation:
+def evaluation_of(logits: Logits, correct: Correct, data: Data, mapping: str) -> Evaluation:
     """Answers to these data, with their subsets and clusters."""
     subsets, clusters, population = sampled_as(data, len(logits))
     return Evaluation(logits, correct, subsets, mapping, clusters, population)
 
 
-def sampled_as(
-    data: EncodedExamples | list[Batch], n_examples: int
-) -> tuple[np.ndarray, np.ndarray | None, Population]:
+def sampled_as(data: Data, n_examples: int) -> tuple[np.ndarray, np.ndarray | None, Population]:
     """Subsets, clusters and population of data."""
     if not isinstance(data, EncodedExamples):
         return np.full(n_examples, ALL, dtype=object), None, "clusters"

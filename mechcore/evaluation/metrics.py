@@ -17,7 +17,7 @@ from torch import Tensor
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Population
 from mechcore.errors import InputError, NotFiniteError, shown
-from mechcore.evaluation.evaluate import Sampled, is_correct, kl, margins
+from mechcore.evaluation.evaluate import Data, Sampled, is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
 from mechcore.models.protocol import Batch, is_classifier
 from mechcore.registry import Registry
@@ -75,7 +75,7 @@ class Metric:
 
 
 MetricLike: TypeAlias = str | Metric | Function
-"""The name of a metric, a metric, or a function that is one, see the module."""
+"""The name of a metric, a metric, or a function that is one, see `METRICS`."""
 
 
 def as_metric(metric: MetricLike) -> Metric:
@@ -105,11 +105,7 @@ class Targets:
     """
 
     def __init__(
-        self,
-        metric: Metric,
-        model: Any,
-        data: EncodedExamples | list[Batch],
-        class_names: Sequence[str] | None,
+        self, metric: Metric, model: Any, data: Data, class_names: Sequence[str] | None
     ) -> None:
         self.metric, self.classes = metric, None
         self.prompts = data if isinstance(data, EncodedExamples) and data.answers is None else None

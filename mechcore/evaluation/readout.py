@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,6 +29,10 @@ from mechcore.models.protocol import (
 )
 from mechcore.models.stack import Linear, Stack
 
+Data: TypeAlias = EncodedExamples | Iterable[Batch]
+OfClasses: TypeAlias = Float[Tensor, "*masks batch cls"]
+OfOutputs: TypeAlias = Float[Tensor, "*masks_batch_pos out"]
+
 _UNUSED = "labels are not used"
 
 
@@ -36,9 +40,7 @@ _UNUSED = "labels are not used"
 class Continuations:
     """Answers of several tokens: a model is asked once for every beginning of an answer.
 
-    Attributes:
-        beginnings: of the answers, each once, the empty one first.
-        tokens: of every answer: numbers of beginnings, and the tokens that go on with them.
+    ``tokens`` are, for every answer, numbers of beginnings, and what goes on with them.
     """
 
     beginnings: tuple[tuple[int, ...], ...]
@@ -116,7 +118,7 @@ class Readout:
     def of(
         cls,
         model: Any,
-        data: EncodedExamples | Iterable[Batch],
+        data: Data,
         class_names: Sequence[str] | None = None,
         *,
         labelled: bool = True,
@@ -152,9 +154,7 @@ class Readout:
         return cls(n, None, not everywhere, None, told, everywhere=everywhere)
 
     @classmethod
-    def _of_language_model(
-        cls, model: Any, data: EncodedExamples | Iterable[Batch], labelled: bool
-    ) -> Readout:
+    def _of_language_model(cls, model: Any, data: Data, labelled: bool) -> Readout:
         if not is_causal(model) or not isinstance(data, EncodedExamples):
             return cls.of_vocabulary(model)
         if data.answers is None:
@@ -182,11 +182,8 @@ class Readout:
         return batch if self.continuations is None else self.continuations.asked(batch)
 
     def read(
-        self,
-        logits: Float[Tensor, "*masks batch *pos out"],
-        inputs: Mapping[str, Tensor],
-        examples: Iterable[int] | Tensor,
-    ) -> Float[Tensor, "*masks batch cls"]:
+        self, logits: OfOutputs, inputs: Mapping[str, Tensor], examples: Iterable[int] | Tensor
+    ) -> OfClasses:
         """Logits of the classes, given a forward's logits and the inputs (`asked`) it ran on.
 
         ``examples`` are the numbers of the rows in the data.
@@ -198,9 +195,7 @@ class Readout:
         self.check(logits, examples)
         return logits
 
-    def taken(
-        self, logits: Float[Tensor, "*masks batch *pos out"], inputs: Mapping[str, Tensor]
-    ) -> Float[Tensor, "*masks batch cls"]:
+    def taken(self, logits: OfOutputs, inputs: Mapping[str, Tensor]) -> OfClasses:
         """`read` without a look at the values, which a device would have to be waited for."""
         if self.at_last_position:
             last = last_real_position(inputs["attention_mask"])
@@ -209,7 +204,7 @@ class Readout:
             logits = logits[..., sent(self.tokens, logits.device)]
         return self.classes(self.unpadded(logits, inputs["attention_mask"]))
 
-    def unpadded(self, logits: Float[Tensor, "*masks batch *pos out"], mask: Tensor) -> Tensor:
+    def unpadded(self, logits: OfOutputs, mask: Tensor) -> Tensor:
         """The same with zeros at padding, where all positions are read."""
         return logits.masked_fill((mask == 0)[..., None], 0) if self.everywhere else logits
 
@@ -221,7 +216,7 @@ class Readout:
         bias = None if stack.out.bias is None else stack.out.bias[tokens]
         return replace(stack, out=Linear(stack.out.weight[tokens], bias))
 
-    def classes(self, logits: Float[Tensor, "*masks row out"]) -> Float[Tensor, "*masks batch cls"]:
+    def classes(self, logits: Float[Tensor, "*masks row out"]) -> OfClasses:
         """Logits of the classes from those read at a position, of all tokens or `tokens`."""
         return logits if self.continuations is None else self.continuations.score(logits)
 
@@ -235,9 +230,7 @@ class Readout:
         logits = logits.flatten(-2) if self.everywhere else logits
         check_finite(logits, examples, dtype, never=self.whole_vocabulary)
 
-    def correct_classes(
-        self, data: EncodedExamples | Iterable[Batch]
-    ) -> Bool[Tensor, "example cls"]:
+    def correct_classes(self, data: Data) -> Bool[Tensor, "example cls"]:
         """Which classes count as correct; an InputError if labels are no indices of classes."""
         if self.label_map is not None and isinstance(data, EncodedExamples):
             return self.label_map.matrix(data.examples.frame["label"])

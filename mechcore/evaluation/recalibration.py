@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 LEAST = 50
 """Fewest examples of every label; with fewer, a handful near the threshold decides."""
+
+Numbers: TypeAlias = Int[np.ndarray, " example"]
+Correct: TypeAlias = Bool[np.ndarray, "example cls"]
+Logits: TypeAlias = Float[np.ndarray, "*sets example cls"]
+Scores: TypeAlias = Float[np.ndarray, "*sets example label"]
 
 TOO_FEW = "too few examples"
 FOLDS = 5
@@ -118,15 +123,13 @@ class Decomposition(Shown):
         )
 
 
-def labels_of(
-    correct: Bool[np.ndarray, "example cls"],
-) -> tuple[Bool[np.ndarray, "label cls"], Int[np.ndarray, " example"]]:
+def labels_of(correct: Correct) -> tuple[Bool[np.ndarray, "label cls"], Numbers]:
     """The labels, by the classes that are correct for them, and the number of each example's."""
     labels, number = np.unique(correct, axis=0, return_inverse=True)
     return labels, number.reshape(-1)
 
 
-def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
+def reason_against(correct: Correct) -> str:
     """Why a change cannot be taken apart, given which classes are correct; empty if it can."""
     labels, counts = np.unique(correct, axis=0, return_counts=True)
     if len(labels) < 2:
@@ -139,12 +142,7 @@ def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
 
 
 def decompose(
-    full: Float[np.ndarray, "example cls"],
-    without: Float[np.ndarray, "set example cls"],
-    correct: Bool[np.ndarray, "example cls"],
-    *,
-    clusters: Any = None,
-    seed: int = 0,
+    full: Logits, without: Logits, correct: Correct, *, clusters: Any = None, seed: int = 0
 ) -> Decomposition:
     """Take the changes in balanced accuracy from the full model to those without each set apart.
 
@@ -176,25 +174,19 @@ def decompose(
     )
 
 
-def across_labels(sample: Sample, label: Int[np.ndarray, " example"]) -> Sample:
+def across_labels(sample: Sample, label: Numbers) -> Sample:
     """The sample; as one cluster, without intervals, where all examples of a label are in one."""
     if sample.clusters is None or _clusters_of_labels(sample.clusters, label).min() > 1:
         return sample
     return Sample(np.zeros(len(label), dtype=int))
 
 
-def scores_of(
-    logits: Float[np.ndarray, "*sets example cls"], labels: Bool[np.ndarray, "label cls"]
-) -> Float[np.ndarray, "*sets example label"]:
+def scores_of(logits: Logits, labels: Bool[np.ndarray, "label cls"]) -> Scores:
     """The largest logit among the classes of each label."""
     return np.stack([logits[..., classes].max(-1) for classes in labels], axis=-1)
 
 
-def _shift(
-    said: Float[np.ndarray, "model example label"],
-    label: Int[np.ndarray, " example"],
-    sample: Sample,
-) -> Effect:
+def _shift(said: Scores, label: Numbers, sample: Sample) -> Effect:
     """The change of the label that is said more or less often than any other, by set."""
     effects = [effect_over_labels(said[..., i], label, sample) for i in range(said.shape[-1])]
     changes = np.stack([effect.changes for effect in effects])  # [label, set]
@@ -217,11 +209,8 @@ def _blocks(full: np.ndarray, without: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def folds_of(
-    label: Int[np.ndarray, " example"],
-    seed: int,
-    clusters: Int[np.ndarray, " example"] | None = None,
-    n_folds: int = FOLDS,
-) -> Int[np.ndarray, " example"]:
+    label: Numbers, seed: int, clusters: Numbers | None = None, n_folds: int = FOLDS
+) -> Numbers:
     """Fold of every example; each label's examples are dealt out at random, clusters as one."""
     generator, folds = np.random.default_rng(seed), np.empty(len(label), dtype=int)
     if clusters is not None and clusters.any():
@@ -242,7 +231,7 @@ def folds_of(
 
 def effect_over_labels(
     values: Float[np.ndarray, "model example"],
-    label: Int[np.ndarray, " example"],
+    label: Numbers,
     sample: Sample,
     *,
     shared: bool = False,
@@ -267,18 +256,12 @@ def effect_over_labels(
     return Effect(float(full), values, unit, sample=sample)
 
 
-def _clusters_of_labels(
-    clusters: Int[np.ndarray, " example"], label: Int[np.ndarray, " example"]
-) -> Int[np.ndarray, " label"]:
+def _clusters_of_labels(clusters: Numbers, label: Numbers) -> Int[np.ndarray, " label"]:
     """In how many clusters each label is."""
     return np.bincount(np.unique(np.stack([label, clusters]), axis=1)[0])
 
 
-def refitted(
-    scores: Float[np.ndarray, "set example label"],
-    label: Int[np.ndarray, " example"],
-    folds: Int[np.ndarray, " example"],
-) -> Bool[np.ndarray, "set example"]:
+def refitted(scores: Scores, label: Numbers, folds: Numbers) -> Bool[np.ndarray, "set example"]:
     """Whether answers are correct with the biases fitted to the other folds."""
     right = np.empty(scores.shape[:2], dtype=bool)
     for fold in range(FOLDS):
@@ -288,9 +271,7 @@ def refitted(
     return right
 
 
-def area_under_curve(
-    logits: Float[np.ndarray, "example cls"], correct: Bool[np.ndarray, "example cls"]
-) -> float:
+def area_under_curve(logits: Logits, correct: Correct) -> float:
     """AUC of the log-odds of two labels; NaN where there are not two, or where they overlap."""
     labels, label = labels_of(correct)
     if len(labels) != 2 or (labels.sum(0) > 1).any():
@@ -299,9 +280,7 @@ def area_under_curve(
     return float(placed[0, label == 0].mean())
 
 
-def _log_odds(
-    logits: Float[np.ndarray, "*sets example cls"], labels: Bool[np.ndarray, "2 cls"]
-) -> Float[np.ndarray, "*sets example"]:
+def _log_odds(logits: Logits, labels: Correct) -> Float[np.ndarray, "*sets example"]:
     """Of the second of two labels against the first."""
     first, second = (np.logaddexp.reduce(logits[..., c], axis=-1) for c in labels)
     return np.asarray(second - first)

@@ -33,14 +33,9 @@ def confidence_sequence(
     mean is outside with probability ``error`` at most, if no value is larger than its bound.
 
     Raises:
-        InputError: there are fewer than two examples or more than there are, the error rate is not
-            between 0 and 1, or a value is larger than its bound.
+        InputError: a value is larger than its bound.
     """
     n = values.shape[1]
-    if not 2 <= n <= n_all:
-        raise InputError(f"confidence sequence: {n} examples seen; expected 2 to all {n_all}")
-    if not 0 < error < 1:
-        raise InputError(f"confidence sequence: error rate {error}; expected between 0 and 1")
     too_large = np.abs(values).max(1) > bounds
     if too_large.any():
         row = int(too_large.argmax())

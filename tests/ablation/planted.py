@@ -3,13 +3,13 @@
 A GPT-2 whose normalisations do nothing: the variance of the stream vanishes beside their epsilon,
 which their weight makes up for, and everything is written to pairs of dimensions with opposite
 signs, so that means are 0. The planted heads each write 1 to the same pair of dimensions, and the
-last MLP computes a function of the sum, which the classifier reads as the logit of entailment. One
+last MLP computes their OR, which the classifier reads as the logit of entailment. One
 more head writes to that logit directly; all others write nothing.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import helpers
 import numpy as np
@@ -26,35 +26,26 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.models import load_model
 
-Rule = Literal["or", "and", "or of three"]
-
 SIZE = 3.0
 """What the rule is worth, in nats."""
 DIRECT, DIRECT_SIZE = "L0.H2", -0.5
 """The head that writes to the logit itself, and how much."""
 PAIR = ("L0.H1", "L1.H3")
-TRIPLE = ("L0.H0", *PAIR)
-MLP = "L1.MLP"
 
 _SHIFT = 0.25
 """Keeps the kinks away from the sums that occur, so that gradients are not those of a kink."""
-_SLOPE = 1 / (1 - _SHIFT)
-_RULES: Mapping[Rule, Mapping[float, float]] = {
-    "or": {0.0: 1.0, 1 + _SHIFT: -_SLOPE},
-    "and": {1 + _SHIFT: _SLOPE},
-    "or of three": {0.0: 1.0, 1.0: -1.0},
-}
-"""Functions of the sum as weights of relu(sum - threshold), by threshold."""
+_OR = {0.0: 1.0, 1 + _SHIFT: -1 / (1 - _SHIFT)}
+"""The rule as weights of relu(sum - threshold), by threshold."""
 _TOKENS, _SUM, _LOGIT = 0, 2, 4
 """First of each pair of dimensions; the other one has the opposite sign."""
 _EPSILON = 1e8
 
 
-def planted(folder: Path, rule: Rule, activation: str = "relu") -> Any:
-    """The model, saved to ``folder`` and loaded by the package; its MLP has this activation."""
+def planted(folder: Path) -> Any:
+    """The model, saved to ``folder`` and loaded by the package."""
     width, heads = 8, 4
-    model = _idle(n_layer=2, activation_function=activation)
-    writers = dict.fromkeys(TRIPLE if rule == "or of three" else PAIR, (_SUM, 1.0))
+    model = _idle(n_layer=2)
+    writers = dict.fromkeys(PAIR, (_SUM, 1.0))
     writers[DIRECT] = (_LOGIT, DIRECT_SIZE / SIZE)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -67,7 +58,7 @@ def planted(folder: Path, rule: Rule, activation: str = "relu") -> Any:
             attention, z = base.h[layer].attn, head * width // heads
             attention.c_attn.bias[2 * width + z] = 1  # the value of every token, and so the output
             attention.c_proj.weight[z, place : place + 2] = torch.tensor([value, -value])
-        for unit, (threshold, weight) in enumerate(_RULES[rule].items()):
+        for unit, (threshold, weight) in enumerate(_OR.items()):
             mlp = base.h[1].mlp
             mlp.c_fc.weight[_SUM, unit] = 1
             mlp.c_fc.bias[unit] = -threshold
@@ -77,13 +68,13 @@ def planted(folder: Path, rule: Rule, activation: str = "relu") -> Any:
     return load_model(folder)
 
 
-def _idle(n_layer: int, activation_function: str = "relu") -> Any:
+def _idle(n_layer: int) -> Any:
     """A GPT-2 that writes nothing, and whose normalisations do nothing."""
     names = {"id2label": {0: "non-entailment", 1: "entailment"}}
     names |= {"label2id": {"non-entailment": 0, "entailment": 1}}
     sizes = {"vocab_size": helpers.VOCABULARY, "n_positions": 48, "n_embd": 8, "n_layer": n_layer}
     sizes |= {"n_head": 4, "n_inner": 4, "pad_token_id": helpers.PAD}
-    norms = {"activation_function": activation_function, "layer_norm_epsilon": _EPSILON}
+    norms = {"activation_function": "relu", "layer_norm_epsilon": _EPSILON}
     config = hf.GPT2Config(**names, **sizes, **norms, bos_token_id=None, eos_token_id=None)
     model = hf.GPT2ForSequenceClassification(config)
     with torch.no_grad():

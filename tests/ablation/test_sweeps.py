@@ -394,15 +394,6 @@ def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
     assert len(runs.done) == left
 
 
-@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
-def test_a_finished_sweep_is_not_run_again(
-    bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
-) -> None:
-    whole = ablate(**bert, engine=engine, state=tmp_path)
-    runs.until(int(engine != "reference"), AssertionError)  # the check, and no more
-    assert_equal(ablate(**bert, engine=engine, state=str(tmp_path)), whole)
-
-
 def test_other_sweeps_take_nothing_from_a_state(
     bert: dict[str, Any], cases: Cases, runs: Runs, tmp_path: Path
 ) -> None:
@@ -502,21 +493,3 @@ def test_texts_that_end_in_the_padding_token(architecture: str, engine: Any, cas
     for model, answers in ((case.reference, found.full), (edited, without)):
         expected = helpers.reference_logits(model, rows)
         np.testing.assert_allclose(answers.logits, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2-lm"])
-@pytest.mark.parametrize("fill", ["resample", "mean per position"])
-def test_engines_agree(cases: Cases, name: str, fill: str) -> None:
-    model, data = cases.get(name).model, encoded(name)
-    means = means_of(model, data, n_samples=16, per_position=fill != "resample")
-    options: dict[str, Any] = {"split": "ood", "fill": fill.split()[0], "seed": 4}
-    tree, restart, reference = (
-        ablate(model, NAMES, data, means, batch_size=2, engine=engine, **options)
-        for engine in ("tree", "restart", "reference")
-    )
-    assert_close(tree, reference)
-    assert_close(restart, reference)
-    if fill == "resample":
-        other = ablate(model, NAMES, data, means, **options | {"seed": 5})
-        first = as_sets(NAMES)[0]
-        assert not np.allclose(other.without[first].kl, tree.without[first].kl)

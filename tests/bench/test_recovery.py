@@ -1,7 +1,6 @@
 """How well methods recover what is true, by scores computed otherwise, and the benchmark."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,13 @@ from mechcore.ablation.joint.predictors import INTERACTION_METHODS, PairRequest,
 from mechcore.bench.case import Case
 from mechcore.bench.cases import case_names, load_case
 from mechcore.bench.planted import CATALOGUE
-from mechcore.bench.recovery import WITH_PAIRS, over_cases, recovered_nodes, recovered_pairs
+from mechcore.bench.recovery import (
+    WITH_PAIRS,
+    _beyond_rounding,
+    over_cases,
+    recovered_nodes,
+    recovered_pairs,
+)
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
@@ -70,51 +75,13 @@ def test_exact_pairs_find_all_that_is_planted_without_noise(name: str, tmp_path:
         assert pairs.empty
 
 
-class MadeUp:
-    """Predicts what it is told to, and of all other pairs exactly 0."""
-
-    def __init__(self) -> None:
-        self.told: Mapping[str, float] = {}
-        self.in_nats = True
-
-    def __call__(self, request: PairRequest) -> Predictions:
-        predicted = {pair: self.told.get(str(pair), 0.0) for pair in request.pairs}
-        return Predictions(predicted, Cost(), in_nats=self.in_nats)
-
-    def scores(self, case: Case, *, in_nats: bool = True, **told: float) -> tuple[float, float]:
-        """AUROC and signs where this is predicted of the pairs named."""
-        names = {"heads": "L0.H2+L1.H1", "mlp": "L0.H2+L0.MLP", "false": "L0.H0+L0.H1"}
-        self.told = {names[key]: value for key, value in told.items()}
-        self.in_nats = in_nats
-        (row,) = recovered_pairs(case, ["made-up"]).itertuples()
-        return row.auroc, row.signs
-
-
-@pytest.fixture
-def made_up() -> Iterator[MadeUp]:
-    method = MadeUp()
-    INTERACTION_METHODS.register("made-up")(method)
-    yield method
-    INTERACTION_METHODS.remove("made-up")
-
-
-def test_predictions_that_are_rounding_find_nothing(backup: Case, made_up: MadeUp) -> None:
-    """Two pairs of 105 interact, both downwards: 103 others to be ranked below."""
-    truth = {str(pair): size for pair, size in (backup.truth.interactions or {}).items()}
-    assert truth == pytest.approx({"L0.H2+L1.H1": -1.8, "L0.H2+L0.MLP": -1.8})
-    assert made_up.scores(backup, heads=-1.2e-8, mlp=-9e-7) == (0.5, 0)
-    assert made_up.scores(backup, heads=6.9e-9, mlp=-1e-12) == (0.5, 0)
-    assert made_up.scores(backup, heads=-2e-6, mlp=-9e-7) == (0.75, 0.5)  # one is above 103 ties
-    assert made_up.scores(backup, heads=-2e-6, mlp=-1e-6) == (1, 1)
-    assert made_up.scores(backup, heads=2e-6, mlp=-1.8) == (1, 0.5)
-    # Rounding of others does no harm either, and what is more than that does.
-    assert made_up.scores(backup, heads=-1.8, mlp=-1.8, false=9e-7) == (1, 1)
-    assert made_up.scores(backup, false=9e-7) == (0.5, 0)
-    assert made_up.scores(backup, false=2e-6) == (pytest.approx(0.5 * 102 / 103), 0)
-    assert made_up.scores(backup, in_nats=False, heads=-1e-9, mlp=-1e-9) == (1, 1)
-    assert made_up.scores(backup, in_nats=False, heads=-100.0, mlp=-9e-5) == (0.75, 0.5)
-    assert made_up.scores(backup, in_nats=False, heads=-100.0, mlp=-2e-4) == (1, 1)
-    assert made_up.scores(backup, in_nats=False) == (0.5, 0)
+@pytest.mark.parametrize(("in_nats", "least"), [(True, 1e-6), (False, 1e-4)])
+def test_predictions_that_are_rounding_count_as_0(in_nats: bool, least: float) -> None:
+    """Under a millionth of a nat or, in another unit, of the largest prediction."""
+    pairs = sets.pairs(["L0.H0", "L0.H1", "L0.H2"])
+    values = [-100.0, -1.01 * least, 0.99 * least]
+    given = Predictions(dict(zip(pairs, values, strict=True)), Cost(), in_nats=in_nats)
+    assert [*_beyond_rounding(given).values()] == [*values[:2], 0]
 
 
 def test_means_over_cases_by_hand() -> None:

@@ -21,7 +21,6 @@ from mechcore.evaluation.agreement import (
     spearman,
     spearman_brown,
 )
-from mechcore.evaluation.intervals import mean_intervals
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -151,18 +150,3 @@ def test_what_does_not_vary_has_none(drawn: Any) -> None:
     assert np.isnan(rank_values(np.ones(120), y)).all()
     assert np.isnan(rank_values(x, 0 * y)).all()
     np.testing.assert_allclose(rank_values(x, x[None]), 1)
-
-
-def test_intervals_hold_the_rho_of_all_texts() -> None:
-    """Of a normal pair rho is 6 / pi * arcsin(r / 2); 18 clusters share half of the variance."""
-    inside = {True: 0, False: 0}
-    for seed in range(200):
-        draw = rng(seed)
-        cluster = np.repeat(np.arange(18), 8)
-        a, b = (draw.normal(size=(2, 18))[:, cluster] + draw.normal(size=(2, 144))) / 2**0.5
-        values = rank_values(a, (0.6 * a + 0.8 * b)[None])
-        for clusters in (cluster, None):
-            [end] = mean_intervals(values, clusters=clusters, n_resamples=60, seed=seed)
-            inside[clusters is None] += end.low <= 6 / np.pi * np.arcsin(0.3) <= end.high
-    assert inside[False] >= 0.91 * 200
-    assert inside[True] < 0.85 * 200  # as if texts of a cluster had nothing in common

@@ -172,14 +172,3 @@ def test_a_label_in_one_cluster_has_a_figure_and_no_interval() -> None:
     assert np.isnan(parts.intervals()[0].low)
     assert np.isnan(parts.p_values()[0])
     assert np.isfinite(parts.drawn(Sample(strata=label)).intervals()[0].low)
-
-
-def test_information_of_copies_is_as_uncertain_as_that_of_the_examples() -> None:
-    rng, label = np.random.default_rng(1), np.arange(400) % 2
-    logits = [np.stack([0 * label, m], 1) for m in rng.normal(2 * label - 1, 1, (2, 400))]
-    correct, ten = np.eye(2, dtype=bool)[label], np.repeat(np.arange(400), 10)
-    once = decompose(logits[0], logits[1][None], correct)
-    copies = decompose(logits[0][ten], logits[1][None, ten], correct[ten], clusters=ten)
-    for figure in ("accuracy", "information", "threshold", "shift", "auc"):
-        errors = [getattr(each, figure).errors()[0] for each in (once, copies)]
-        assert errors[1] == pytest.approx(errors[0], rel=0.15)

@@ -16,7 +16,6 @@ from mechcore.components import Component, Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.evaluation.readout import Continuations
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings, attribution_scores
@@ -62,34 +61,6 @@ def without(case: Case, means: MeanActivations, names: str) -> Any:
     heads = {(c.layer, c.head): means.z[c.layer, c.head] for c in parts if c.head is not None}
     mlps = {c.layer: means.mlp[c.layer] for c in parts if c.head is None}
     return helpers.edited(case.reference, heads, mlps)
-
-
-def test_every_beginning_is_asked_for_once() -> None:
-    found = Continuations.of([(1,), (2, 3), (2, 4, 5)])
-    assert found.beginnings == ((), (2,), (2, 4))
-    assert found.tokens == (((0, 1),), ((0, 2), (1, 3)), ((0, 2), (1, 4), (2, 5)))
-
-
-def test_beginnings_stand_after_the_real_tokens_of_each_row() -> None:
-    batch = {
-        "index": torch.tensor([4, 2]),
-        "input_ids": torch.tensor([[7, 8, 9], [6, 0, 0]]),
-        "attention_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
-    }
-    asked = Continuations.of([(1,), (2, 3), (2, 4, 5)]).asked(batch)
-    ids, mask = asked["input_ids"], asked["attention_mask"]
-    rows = [row[real == 1].tolist() for row, real in zip(ids, mask, strict=True)]
-    assert rows == [[7, 8, 9], [6], [7, 8, 9, 2], [6, 2], [7, 8, 9, 2, 4], [6, 2, 4]]
-    assert mask[3].tolist() == [1, 1, 0, 0, 0]
-    assert asked["index"].tolist() == [4, 2]
-
-
-def test_scores_are_sums_of_log_probabilities_written_out() -> None:
-    asked = Continuations.of([(0,), (1, 0)])
-    # Probabilities of tokens 0 and 1: after the prompt 1/4 and 3/4, after token 1 4/5 and 1/5.
-    logits = torch.tensor([[1.0, 3.0], [4.0, 1.0]]).log() + torch.tensor([[2.0], [-1.0]])
-    expected = torch.tensor([[1 / 4, 3 / 4 * 4 / 5]]).log()
-    torch.testing.assert_close(asked.score(logits), expected)
 
 
 @torch.no_grad()

@@ -77,15 +77,6 @@ def test_a_stop_at_any_look_keeps_the_error_rate(shares: tuple[float, ...]) -> N
     assert _ever_outside(population, 0.2) <= 0.2
 
 
-@pytest.mark.parametrize(
-    ("values", "error", "message"),
-    [
-        (np.zeros((1, 1)), 0.05, "1 examples seen; expected 2 to all 10"),
-        (np.zeros((1, 11)), 0.05, "11 examples seen; expected 2 to all 10"),
-        (np.zeros((1, 5)), 0.0, "error rate 0.0; expected between 0 and 1"),
-        (np.full((1, 5), 2.5), 0.05, "a value of size 2.5; expected at most 2"),
-    ],
-)
-def test_what_cannot_be_bounded_is_refused(values: np.ndarray, error: float, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        confidence_sequence(values, 10, error, TWO)
+def test_a_value_over_its_bound_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a value of size 2\.5; expected at most 2"):
+        confidence_sequence(np.full((1, 5), 2.5), 10, 0.05, TWO)

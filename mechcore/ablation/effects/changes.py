@@ -101,13 +101,9 @@ ABLATION_CONTROLS = Schema(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answers(Shown):
-    """How one ablated model did on every example.
+    """How one ablated model did on every example: correct, margin and KL(full || ablated), nats.
 
-    Attributes:
-        correct: whether its answer is correct.
-        margin: log-odds of the correct classes, nats.
-        kl: KL(full || ablated) of the class distributions, nats.
-        logits: of the classes; None where they are a whole vocabulary.
+    Logits are those of the classes; None where they are a whole vocabulary.
     """
 
     correct: Bool[np.ndarray, " example"]
@@ -211,13 +207,8 @@ def ablation_table(
 ) -> pd.DataFrame:
     """Changes of every set on every subset; the columns of `ABLATION`.
 
-    A measured metric stands in place of accuracy, margin and KL.
-
-    Args:
-        ablations: the answers.
-        kinds: the sets to list with their ``kind``; by default all.
-        average: name and members of a group of sets whose mean change is listed as one row.
-        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
+    A measured metric stands in place of accuracy, margin and KL. ``kinds`` are the sets to list
+    with their kind, by default all; ``average`` names a group listed as one row of mean changes.
     """
     kinds = {cut: _kind(cut) for cut in ablations.without} if kinds is None else kinds
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]

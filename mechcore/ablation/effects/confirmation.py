@@ -68,17 +68,9 @@ def confirm_roles(
 ) -> pd.DataFrame:
     """Judge roles on each half of the examples, and measure what they claim on the other half.
 
-    Args:
-        roles: from `component_roles`, on all examples.
-        answers: those they were judged by: ``"id"``, ``"ood"`` and perhaps ``"ood_mean"``.
-        settings: how to judge.
-        subset: subset of the out-of-domain data, or a group of subsets.
-        groups: out-of-domain subsets by the name of their group.
-        seed: seed of the halves, and of the folds on each.
-
-    Returns:
-        ``roles`` with the other columns of `ROLES_TABLE`; values of a domain with too few examples
-        or clusters are missing, with the reason.
+    ``answers`` are those that the roles, of all examples, were judged by: ``"id"``, ``"ood"`` (of a
+    subset or group) and perhaps ``"ood_mean"``. Returns ``roles`` with the other columns of
+    `ROLES_TABLE`; if a half of a domain is too small, they are missing, with the reason.
     """
     settings = settings or RoleSettings()
     components = roles["component"].tolist()
@@ -177,11 +169,7 @@ def confirmation(roles: pd.DataFrame) -> str:
 
 
 def held_out_change(row: Any) -> str:
-    """A component's changes in information on the halves that did not select it, in points.
-
-    >>> held_out_change(table.iloc[0])  # doctest: +SKIP
-    '-4.1 out of domain, confirmed'
-    """
+    """A component's changes in information on the halves that did not select it, in points."""
     parts = [
         f"{number(100 * row[f'information_change_confirmed_{p}'], 1, signed=True)} {PLACES[p]}"
         for p in OUT_FIRST

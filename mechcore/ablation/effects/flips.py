@@ -60,13 +60,9 @@ def flip_table(
     classes: Sequence[str],
     most: int = SHOWN,
 ) -> pd.DataFrame:
-    """Examples whose answer flips without each component; the columns of `FLIPS`.
+    """Examples whose answer flips without each component, ``most`` of each, as in `FLIPS`.
 
-    Args:
-        swept: answers by split, with their logits; sets of several components are ignored.
-        examples: the examples, by split.
-        classes: names of the classes, in the order of the logits.
-        most: maximum number of examples per component.
+    Answers need their logits; ``examples`` are by split, ``classes`` in the order of the logits.
     """
     ordered = sorted(swept, key=lambda ablations: OUT_FIRST.index(ablations.split))
     alone = [cut for cut in ordered[0].sets if len(cut) == 1] if ordered else []

@@ -64,12 +64,8 @@ def information_table(
 ) -> pd.DataFrame:
     """Changes of every set in information and by a moved threshold; the columns of `INFORMATION`.
 
-    Args:
-        ablations: the answers, with their logits.
-        groups: subsets to pool under a name, with one threshold for all.
-        subsets: subsets and groups to list; by default all.
-        statistics: ``n_resamples``, ``level`` and ``seed`` (also of the folds), see
-            `mechcore.evaluation.intervals.mean_intervals`.
+    ``groups`` are subsets to pool under a name, with one threshold for all; ``subsets`` says which
+    of both to list. The ``seed`` is also that of the folds.
 
     Raises:
         InputError: a group names an unknown subset, or logits were not kept.

@@ -68,12 +68,8 @@ def knockout_table(
 ) -> pd.DataFrame:
     """Changes with hidden keys, and their shares; the columns of `KNOCKOUTS`, without controls.
 
-    Args:
-        plain: the answers without each head, and without sets of heads that have a name.
-        hidden: by category, the answers with its keys hidden from each of these instead.
-        masses: by head and category, see `mechcore.attention.knockouts.masses`.
-        groups: subsets to take together under a name, beside all examples.
-        statistics: ``n_resamples``, ``level`` and ``seed``, see `mean_intervals`.
+    ``plain`` are the answers without heads or named sets of them, ``hidden`` those with the keys of
+    a category hidden from these instead; `mechcore.attention.knockouts.masses` gives ``masses``.
     """
     wanted, tables = [ALL, *(groups or {})], []
     members = {name: rows for name, rows in plain.full.groups(groups) if name in wanted}

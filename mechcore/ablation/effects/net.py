@@ -98,14 +98,8 @@ def net_table(
 ) -> pd.DataFrame:
     """Answers that ablating each set fixes and breaks; the columns of `FAILURE_SETS`.
 
-    Args:
-        ablations: the answers out of domain.
-        labels: name of every example's label.
-        kinds: the sets to list, with what the column ``kind`` has.
-        least: the least effect of interest, a share.
-        alpha: false discovery rate.
-        n_resamples: bootstrap resamples.
-        seed: of halves and resamples.
+    ``labels`` name every example's label, ``kinds`` are the sets to list with their kind, and
+    ``least`` is the least effect of interest, a share.
     """
     full = ablations.full
     before = full.correct.astype(float)

@@ -67,13 +67,8 @@ def response_rows(
 ) -> Iterator[dict[str, Any]]:
     """Rows of `RESPONSES` for `with_adjusted_p` on a split, without labels of few examples.
 
-    Args:
-        ablations: the answers.
-        kinds: the sets to list, with what the column ``kind`` has.
-        features: of the texts, see `mechcore.data.features.feature_table`.
-        labels: name of every example's label.
-        n_resamples: bootstrap resamples.
-        seed: of folds, permutations and resamples.
+    ``kinds`` are the sets to list with their kind, ``features`` those of
+    `mechcore.data.features.feature_table`, and ``labels`` name every example's label.
     """
     names = pd.Series(label_names(ablations.full.correct_classes.numpy(), labels))
     enough = np.flatnonzero(names.map(names.value_counts()) >= LEAST_EXAMPLES)

@@ -14,7 +14,7 @@ import pandas as pd
 from mechcore.ablation.effects.change_states import FIGURES, INJECTED, change_states, side_by_side
 from mechcore.ablation.effects.changes import p_column
 from mechcore.ablation.effects.information import REASON
-from mechcore.ablation.settings import OOD_MEAN, ROLES_NAME, RoleSettings
+from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.evaluation.p_values import selective_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number, rounded
@@ -46,7 +46,7 @@ def _change_columns(figure: str, place: str) -> tuple[Column, ...]:
 
 
 COMPONENT_ROLES = Schema(
-    ROLES_NAME,
+    "roles",
     "The role of every component, judged by ablating it alone.",
     (
         COMPONENT,
@@ -87,12 +87,9 @@ def component_roles(
 ) -> pd.DataFrame:
     """The role of each component, one row each; the columns of `COMPONENT_ROLES`.
 
-    Args:
-        in_domain: rows of `information_table` for single components on one subset.
-        out_of_domain: rows of the same components out of domain.
-        settings: how to judge.
-        ood_mean: like ``out_of_domain``, with the mean of the out-of-domain texts as the fill; with
-            ``injected_margin`` if known.
+    Tables are rows of `mechcore.ablation.information_table` for single components on one subset;
+    ``ood_mean`` those with the mean of the out-of-domain texts as the fill, and perhaps
+    ``injected_margin``.
 
     Raises:
         InputError: a component is repeated, or the tables have different components.
@@ -136,12 +133,7 @@ def component_roles(
 
 
 def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
-    """A sentence for a row of `component_roles`, with changes in points and their intervals.
-
-    >>> print(explain_role(table.iloc[0]))  # doctest: +SKIP
-    L3.H10 is needed out of domain only: without it the model gains 0.1 points of information
-    (-0.3 to 0.5) in domain and loses 4.1 points (2.2 to 6.0) out of domain; by a moved ...
-    """
+    """A sentence for a row of `component_roles`, with changes in points and their intervals."""
     inside, outside = (_change(row, "information", place) for place in PLACES)
     moved = (_change(row, "threshold", place) for place in PLACES)
     shifts = (_shift(row, place) for place in PLACES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import Ablations, Answers
-from mechcore.data.encoding import EncodedExamples
-from mechcore.evaluation.evaluate import evaluation_of, is_correct, kl, margins, sampled_as
+from mechcore.evaluation.evaluate import Data, evaluation_of, is_correct, kl, margins, sampled_as
 from mechcore.evaluation.metrics import Measured, Targets
 from mechcore.evaluation.readout import Readout
 from mechcore.models.protocol import Batch
+
+OfSets: TypeAlias = Float[Tensor, "set example *pos out"]
 
 
 class AnswerBuffer:
@@ -41,12 +42,7 @@ class AnswerBuffer:
         """Take the full model's answers to a batch, before those of sets."""
         self.full[batch["index"]] = logits
 
-    def note(
-        self,
-        rows: Sequence[int] | Tensor,
-        batch: Batch,
-        logits: Float[Tensor, "set example *pos out"],
-    ) -> None:
+    def note(self, rows: Sequence[int] | Tensor, batch: Batch, logits: OfSets) -> None:
         """Take the answers of sets, by number, to the examples of a batch."""
         index = batch["index"]
         correct, place = self._labels[index], (torch.as_tensor(rows)[:, None], index)
@@ -55,9 +51,7 @@ class AnswerBuffer:
         self.kl[place] = kl(self.full[index], logits).float()
         self.logits[place] = logits[..., : self.logits.shape[-1]]
 
-    def ablations(
-        self, sets: Sequence[Cut], examples: EncodedExamples | list[Batch], **facts: Any
-    ) -> Ablations:
+    def ablations(self, sets: Sequence[Cut], examples: Data, **facts: Any) -> Ablations:
         """The answers by set, in the order of the job; ``facts`` are further attributes."""
         full = evaluation_of(self.full, self._labels, examples, self._readout.mapping)
         rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
@@ -89,20 +83,13 @@ class MetricBuffer(AnswerBuffer):
             self.full_logits[batch["index"]] = logits
         self.full[batch["index"]] = self._metric(logits, self._asked(batch))
 
-    def note(
-        self,
-        rows: Sequence[int] | Tensor,
-        batch: Batch,
-        logits: Float[Tensor, "set example *pos out"],
-    ) -> None:
+    def note(self, rows: Sequence[int] | Tensor, batch: Batch, logits: OfSets) -> None:
         """See `AnswerBuffer.note`."""
         asked = self._asked(batch)
         for row, of_set in zip(torch.as_tensor(rows).tolist(), logits, strict=True):
             self.values[row, batch["index"]] = self._metric(of_set, asked)
 
-    def ablations(
-        self, sets: Sequence[Cut], examples: EncodedExamples | list[Batch], **facts: Any
-    ) -> Ablations:
+    def ablations(self, sets: Sequence[Cut], examples: Data, **facts: Any) -> Ablations:
         """See `AnswerBuffer.ablations`."""
         sample = sampled_as(examples, len(self.full))
         without: Mapping[Cut, Any] = {

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +21,7 @@ from mechcore.ablation.engines.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
-from mechcore.evaluation.evaluate import MAX_ROWS
+from mechcore.evaluation.evaluate import MAX_ROWS, Data, forwards, running
 from mechcore.evaluation.metrics import Metric, Targets
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
@@ -39,6 +38,8 @@ from mechcore.models.protocol import (
 from mechcore.models.stack import Stack, apart, disagreement
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+Take: TypeAlias = Callable[[Tensor, Tensor], None]
 
 MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
 """Most tokens in one call of a layer by device, examples times masks times positions."""
@@ -59,7 +60,7 @@ class Job:
 
     model: Any
     masks: Tensor
-    data: EncodedExamples | list[Batch]
+    data: Data
     means: MeanActivations | None
     fill: FillMaker
     seed: int
@@ -134,30 +135,16 @@ class ReferenceEngine:
 
     def run(self, part: int, batch: int, buffer: AnswerBuffer) -> None:
         """Do one task."""
-        job = self.job
-        if part < 0:
-            for of_batch, logits in self._forwards(None):
+        job, numbers = self.job, self.parts[part] if part >= 0 else None
+        masks = None
+        if numbers is not None:
+            masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
+        context = running(job.model, masks, job.means, job.fill, job.seed)
+        for of_batch, logits in forwards(job.model, job.readout, job.batches, context):
+            if numbers is None:
                 buffer.note_full(of_batch, logits)
-            return
-        numbers = self.parts[part]
-        masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
-        for of_batch, logits in self._forwards(masks):
-            buffer.note(numbers, of_batch, logits)
-
-    def _forwards(self, masks: Mask | None) -> Iterator[tuple[Batch, Tensor]]:
-        """Batches with their logits, of the full model or under masks, [*mask, example, ...]."""
-        job = self.job
-        context: Any = (
-            nullcontext(partial(forward, job.model))
-            if masks is None
-            else masked(job.model, masks, job.means, job.fill, seed=job.seed)
-        )
-        with torch.no_grad(), context as run:
-            for batch in job.batches:
-                asked = job.readout.asked(batch)  # with the words that a fill may read
-                inputs = model_inputs(job.model, asked)
-                logits = run(asked)
-                yield batch, job.readout.read(logits, inputs, batch["index"]).float().cpu()
+            else:
+                buffer.note(numbers, of_batch, logits)
 
 
 class SharingEngine(ABC):
@@ -235,13 +222,7 @@ class SharingEngine(ABC):
 
         self._logits(self.runner, its, self.tree, take)
 
-    def _logits(
-        self,
-        runner: Runner,
-        batch: Batch,
-        tree: Node,
-        take: Callable[[Tensor, Tensor], None],
-    ) -> None:
+    def _logits(self, runner: Runner, batch: Batch, tree: Node, take: Take) -> None:
         """Hand out numbers of masks and their logits [mask, batch, *pos, cls], full ones first."""
         inputs = self.job.asked(batch)
         numbers: list[int] = []

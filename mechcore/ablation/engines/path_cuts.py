@@ -16,6 +16,7 @@ from mechcore.ablation.engines.engine import Job, ReferenceEngine, TreeEngine
 from mechcore.ablation.engines.stack_cuts import StackCuts
 from mechcore.components import Component
 from mechcore.components.paths import PathSet, Receiver
+from mechcore.evaluation.evaluate import forwards
 from mechcore.masking.blinding import blind, runs_in_parallel
 from mechcore.masking.fills import fill_of
 from mechcore.models.protocol import Batch, read_position
@@ -106,6 +107,7 @@ class PathEngine:
 
     def __init__(self, job: Job, sets: Sequence[PathSet], base: TreeEngine | None) -> None:
         self.job, self.sets = job, sets
+        self.n_tokens = sum(batch["input_ids"].numel() for batch in job.batches)
         parallel = runs_in_parallel(job.model)
         for cut in sets:
             for path in cut.paths:
@@ -136,8 +138,7 @@ class PathEngine:
 
     def tasks(self) -> list[tuple[int, int, float]]:
         """Part, batch and cost in layers times tokens of every task; part -1 is the full model."""
-        tokens = sum(batch["input_ids"].numel() for batch in self.job.batches)
-        of_forward = float(self.job.shape.n_layers * tokens)
+        of_forward = float(self.job.shape.n_layers * self.n_tokens)
         rest = enumerate(self.rest, self.n_stacked)
         return [
             *([(-1, 0, of_forward)] if self.on_stack is None else self.on_stack.tasks()),
@@ -147,8 +148,7 @@ class PathEngine:
     @property
     def work(self) -> float:
         """Evaluations of a layer for each example, in all."""
-        tokens = sum(batch["input_ids"].numel() for batch in self.job.batches)
-        return sum(cost for *_, cost in self.tasks()) / tokens
+        return sum(cost for *_, cost in self.tasks()) / self.n_tokens
 
     def begin(self, part: int, batch: int) -> None:
         """Draw what a task needs at random, whether it runs or was done before."""
@@ -168,8 +168,5 @@ class PathEngine:
         job = self.job
         sets = [self.sets[row] for row in rows]
         cut = blind(job.model, sets, job.means, job.fill, seed=job.seed)
-        with torch.no_grad(), cut as run:
-            for batch in job.batches:
-                inputs, index = job.asked(batch), batch["index"]
-                logits = job.readout.read(run(inputs), inputs, index).float().cpu()
-                buffer.note(rows, batch, logits)
+        for batch, logits in forwards(job.model, job.readout, job.batches, cut):
+            buffer.note(rows, batch, logits)

@@ -6,7 +6,7 @@ Of the last layer, z is computed once, and the rest runs on the position read al
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mechcore.ablation.engines.engine import Job, SharingEngine
-from mechcore.ablation.engines.tree import Child, Emit, Node, Runner, children_of
+from mechcore.ablation.engines.tree import Child, Emit, Inputs, Node, Runner, children_of
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, Kind
@@ -51,7 +51,7 @@ class Layers:
 
     def __call__(
         self,
-        inputs: Mapping[str, Tensor],
+        inputs: Inputs,
         start: int = 0,
         x: Float[Tensor, "row pos d_model"] | None = None,
         stop: int | None = None,
@@ -130,9 +130,7 @@ class RestartRunner(Runner):
         self.values: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def run(
-        self, inputs: Mapping[str, Tensor], read: Tensor | None, tree: Node, emit: Emit
-    ) -> None:
+    def run(self, inputs: Inputs, read: Tensor | None, tree: Node, emit: Emit) -> None:
         """See `Runner.run`."""
         self._start(inputs, None if self.everywhere else read, emit)
         self.inputs = self.read_inputs = inputs
@@ -192,7 +190,7 @@ class RestartRunner(Runner):
             self.emit([child.masks for *_, child in part], out)
 
     def _call(
-        self, inputs: Mapping[str, Tensor], start: int, x: Tensor, stop: int | None = None
+        self, inputs: Inputs, start: int, x: Tensor, stop: int | None = None
     ) -> Float[Tensor, "node batch *rest"]:
         """Run layers for all nodes in one batch."""
         rows = {name: tensor.repeat(len(x), 1) for name, tensor in inputs.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,10 @@ from mechcore.masking.fills import Fill, Kind, is_per_token
 from mechcore.models.batches import real_positions
 from mechcore.models.devices import chosen, sent
 from mechcore.models.stack import Context, Stack
+
+Senders: TypeAlias = frozenset[Component]
+Streams: TypeAlias = Float[Tensor, "set batch pos d_model"]
+Answers: TypeAlias = Float[Tensor, "set batch d_model"]
 
 MAX_KEPT = 2**31
 """Bytes of what is kept of the full model's forward."""
@@ -86,9 +91,7 @@ class StackCuts:
 
     # -- the answer -----------------------------------------------------------------------------
 
-    def answers(
-        self, senders: Sequence[frozenset[Component]]
-    ) -> Iterator[tuple[slice, Float[Tensor, "set batch d_model"]]]:
+    def answers(self, senders: Sequence[Senders]) -> Iterator[tuple[slice, Answers]]:
         """The residual streams that blind answers read, of the batch that was started."""
         size = max(1, self.max_tokens // len(self.known.read))
         for first in range(0, len(senders), size):
@@ -96,7 +99,7 @@ class StackCuts:
             yield part, self._answers(senders[part])
 
     @torch.no_grad()
-    def _answers(self, senders: Sequence[frozenset[Component]]) -> Tensor:
+    def _answers(self, senders: Sequence[Senders]) -> Answers:
         stack, run = self.stack, self.known
         start = run.read_of(run.before[0])
         x = start.expand(len(senders), *start.shape)
@@ -122,8 +125,8 @@ class StackCuts:
     # -- components -----------------------------------------------------------------------------
 
     def components(
-        self, senders: frozenset[Component], receivers: Sequence[Component]
-    ) -> Iterator[tuple[slice, Float[Tensor, "set batch d_model"]]]:
+        self, senders: Senders, receivers: Sequence[Component]
+    ) -> Iterator[tuple[slice, Answers]]:
         """The residual streams that answers read where single receivers, by layer, are blind."""
         size = max(1, self.max_tokens // self.known.positions.numel())
         for first in range(0, len(receivers), size):
@@ -131,9 +134,7 @@ class StackCuts:
             yield part, self._components(senders, receivers[part])
 
     @torch.no_grad()
-    def _components(
-        self, senders: frozenset[Component], receivers: Sequence[Component]
-    ) -> Float[Tensor, "set batch d_model"]:
+    def _components(self, senders: Senders, receivers: Sequence[Component]) -> Answers:
         first = min(sender.layer for sender in senders)
         view, x = self.known.before[first], self.known.before[0].new_empty(0)
         for layer in range(first, self.shape.n_layers):
@@ -156,9 +157,7 @@ class StackCuts:
                 view = self.stack.after_mlp(layer, view + out)
         return x[:, :, 0]
 
-    def _attention(
-        self, layer: int, x: Float[Tensor, "set batch pos d_model"]
-    ) -> Float[Tensor, "set batch pos d_model"]:
+    def _attention(self, layer: int, x: Streams) -> Streams:
         """Streams that attention was added to, as it is computed for each."""
         if not len(x):
             return x
@@ -167,9 +166,7 @@ class StackCuts:
         out = stack.after_attention(layer, stack.kept_positions(layer, flat, context) + out)
         return out.unflatten(0, (len(x), -1))
 
-    def _blind_heads(
-        self, layer: int, view: Tensor, heads: list[int]
-    ) -> Float[Tensor, "set batch pos d_model"]:
+    def _blind_heads(self, layer: int, view: Tensor, heads: list[int]) -> Streams:
         """The full model's stream after attention, with one head each that reads the view."""
         stack = self.stack
         change = stack.z(layer, view, self.known.context, heads)
@@ -181,7 +178,7 @@ class StackCuts:
         ]
         return stack.after_attention(layer, base + torch.stack(added))
 
-    def _view_attention(self, layer: int, view: Tensor, senders: frozenset[Component]) -> Tensor:
+    def _view_attention(self, layer: int, view: Tensor, senders: Senders) -> Tensor:
         """The view after the full model's attention was added to it, but for senders."""
         stack, z = self.stack, self.known.z[layer]
         out = stack.kept_positions(layer, view, self.known.context) + self.known.attention[layer]
@@ -217,7 +214,7 @@ class StackCuts:
         return value.to(like)
 
 
-def _seen(senders: Sequence[frozenset[Component]], components: Sequence[Component]) -> Tensor:
+def _seen(senders: Sequence[Senders], components: Sequence[Component]) -> Tensor:
     """Which components each answer sees, [set, component]."""
     return torch.tensor([[c not in unseen for c in components] for unseen in senders])
 

@@ -23,6 +23,7 @@ from mechcore.models.batches import real_positions
 from mechcore.models.devices import chosen, sent
 from mechcore.models.stack import Stack
 
+Inputs: TypeAlias = Mapping[str, Tensor]
 Emit: TypeAlias = Callable[[Sequence[Sequence[int]], Tensor], None]
 """Takes numbers of the masks of each node, and what they share, [node, batch, *rest]."""
 Child: TypeAlias = "tuple[int, Tensor, Node]"
@@ -120,17 +121,15 @@ class Runner(ABC):
         self.shape, self.fills, self.max_tokens = shape, fills, max_tokens
         self.draws: dict[tuple[Kind, int], Tensor | None] = {}
 
-    def begin(self, inputs: Mapping[str, Tensor]) -> None:
+    def begin(self, inputs: Inputs) -> None:
         """Draw what a batch needs at random; call for every batch in turn, run or not."""
         self.draws = self.fills.draws_of_batch(self.shape, inputs["input_ids"].shape)
 
     @abstractmethod
-    def run(
-        self, inputs: Mapping[str, Tensor], read: Tensor | None, tree: Node, emit: Emit
-    ) -> None:
+    def run(self, inputs: Inputs, read: Tensor | None, tree: Node, emit: Emit) -> None:
         """Run a batch that was begun, read at ``read`` [batch], or at all positions if None."""
 
-    def _start(self, inputs: Mapping[str, Tensor], read: Tensor | None, emit: Emit) -> None:
+    def _start(self, inputs: Inputs, read: Tensor | None, emit: Emit) -> None:
         """Note what a batch needs; ``read`` is None where the last layer runs everywhere."""
         self.positions, self.read, self.emit = real_positions(inputs["attention_mask"]), read, emit
         self.known: dict[tuple[Kind, int], Tensor] = {}
@@ -163,9 +162,7 @@ class TreeRunner(Runner):
         self.stack, self.precision = stack, stack.layers[0].o.weight.dtype
 
     @torch.no_grad()
-    def run(
-        self, inputs: Mapping[str, Tensor], read: Tensor | None, tree: Node, emit: Emit
-    ) -> None:
+    def run(self, inputs: Inputs, read: Tensor | None, tree: Node, emit: Emit) -> None:
         """See `Runner.run`."""
         self.context = self.stack.context(inputs, read)
         self._start(inputs, read, emit)

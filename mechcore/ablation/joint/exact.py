@@ -91,17 +91,10 @@ def interactions(
     correction: Correction = "benjamini-hochberg",
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Interactions of all sets of two or more components whose members were also ablated alone.
+    """Interactions of all sets whose members were also ablated alone, as in `INTERACTIONS`.
 
-    Args:
-        ablations: the result of `mechcore.ablate`, with a metric or without.
-        correction: of the p-values, within one subset and metric, see
-            `mechcore.evaluation.p_values.corrected`.
-        statistics: ``n_resamples``, ``level`` and ``seed``, see
-            `mechcore.evaluation.intervals.mean_intervals`.
-
-    Returns:
-        The columns of `INTERACTIONS`, a row per set, subset and metric.
+    The correction is of p within a subset and metric, see `mechcore.evaluation.p_values.corrected`;
+    ``n_resamples``, ``level`` and ``seed`` are those of `mean_intervals`.
 
     Raises:
         InputError: unknown correction, or a metric that does not say whether more is better.

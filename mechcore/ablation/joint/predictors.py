@@ -39,17 +39,10 @@ class PairRequest:
     """A request for predictions.
 
     Attributes:
-        model: any TransformerLens model.
         data: labelled examples.
-        means: the model's mean activations; not needed for the fill ``"zero"``.
         components: the components whose pairs to predict.
         n_examples: maximum number of examples to use.
-        seed: seed of all that is random.
-        fill: the name of a fill without random draws.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per batch.
-        state: folder that saves progress to resume from.
-        sweep: further options of sweeps, see `mechcore.ablate`.
+        sweep: further options of sweeps; the rest is as in `mechcore.ablate`.
     """
 
     model: Any

@@ -132,30 +132,15 @@ def race(
 ) -> Race:
     """Decide which interactions are larger than ``least``, or which are the ``largest`` losses.
 
-    Decisions are on the means over these examples.
-
-    Args:
-        model: any TransformerLens model.
-        sets: of two components or more, see `mechcore.ablate`.
-        data: labelled examples of any form, see `mechcore.data.given`.
-        means: the model's mean activations; not needed for ``fill="zero"``.
-        metric: ``"margin"`` or ``"accuracy"``.
-        least: smallest effect of interest, in nats of margin, or as a share of the answers.
-        largest: number of sets with the lowest effects to find.
-        error: probability that any decision is wrong; for margins, if no unseen example has an
-            effect above the set's bound.
-        bound: largest effect on one example, nats of margin, raised if a larger one occurs; by
-            default ``least / RARE``, and for ``largest`` the span of the full model's margins.
-        n_audited: number of sets, drawn at random, that run to the end regardless, to count wrong
-            decisions; by default `AUDITED`, or `AUDITED_SHARE` of the sets if that is fewer.
-        seed: seed of the order of the examples, the sets audited, and the fill.
-        state: folder that saves finished work, see `mechcore.ablate`.
-        options: see `mechcore.ablate`.
+    Decisions are on means over these examples, of ``"margin"`` (nats) or ``"accuracy"`` (a share).
+    Any of them is wrong with probability ``error``; for margins, if no unseen example has an effect
+    above the set's ``bound``, which a larger one raises: by default ``least / RARE``, and for
+    ``largest`` the span of the full model's margins. Of the sets, `AUDITED` or `AUDITED_SHARE`, or
+    ``n_audited``, run to the end regardless, to count wrong decisions. All else is as in
+    `mechcore.ablate`.
 
     Raises:
         InputError: see `Goal`; or a set is unreadable, has paths, or only one component.
-
-    >>> race(model, sets.pairs(components), hans, means, least=0.1).decisions  # doctest: +SKIP
     """
     goal = Goal(least, largest, metric, error, bound)
     data = as_encoded(model, data, split=options.get("split", "id"))

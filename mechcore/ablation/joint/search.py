@@ -6,7 +6,6 @@ Search and report use different halves of the data, so that reported values have
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -63,8 +62,6 @@ SAMPLED = 60
 """Number of screened-out pairs that are raced anyway; no hit leaves at most 5 % missed."""
 FOUND, BEAM = 10, 20
 """Number of sets of each size to report and to grow larger ones from."""
-_MOST_SUBSETS = 5
-"""Number of subsets that a message lists."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,8 +161,6 @@ def find_superadditive(
     Raises:
         InputError: there are fewer than two components, too few examples, the subset is unknown, or
             a number is out of range.
-
-    >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
     data = as_encoded(model, data, split=options.get("split", "id"))
     n_found = max(FOUND, largest or 0) if n_found is None else n_found
@@ -324,15 +319,11 @@ def halves_of(
     chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
     halves = half_rows(data.examples.frame.iloc[chosen], seed)
     if min(map(len, halves)) < 2:
-        sizes = Counter(names[row] for row in chosen)
-        listed = ", ".join(f"{n} of {name!r}" for name, n in sizes.most_common(_MOST_SUBSETS))
-        if (more := len(sizes) - _MOST_SUBSETS) > 0:
-            listed += f" and {count(more, 'more subset')}"
         raise InputError(
-            f"search: {len(chosen)} examples are too few ({listed}): half of each subset, rounded "
-            "down, selects, the rest reports, examples of one first text stay together, and "
-            "each half needs at least 2; expected 4 of one subset, or 2 of two; add "
-            "examples, or draw more of them (--max-id, --max-ood)"
+            f"search: {count(len(chosen), 'example')} of {len({names[row] for row in chosen})} "
+            "subsets: half of each subset, rounded down, selects, the rest reports, examples of "
+            "one first text stay together; expected halves of at least 2: add examples, or draw "
+            "more of them (--max-id, --max-ood)"
         )
     first, second = (data.part([chosen[row] for row in half]) for half in halves)
     return first, second

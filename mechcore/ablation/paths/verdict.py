@@ -59,7 +59,7 @@ class Verdict:
 
     def table(self) -> pd.DataFrame:
         """The one row of `CORE_VERDICT`."""
-        row = {"verdict": self.verdict, "explanation": self.explanation}
+        row: dict[str, Any] = {"verdict": self.verdict, "explanation": self.explanation}
         row |= {"n_receivers": 0, "n_controls": 0, **self.figures}
         return pd.DataFrame([row], columns=CORE_VERDICT.names)
 
@@ -102,12 +102,8 @@ def core_dependence_verdict(
 ) -> Verdict:
     """The verdict on the claim that components that generalise read the core.
 
-    Args:
-        readers: the answers out of domain.
-        roles: from `component_roles`, or from `confirm_roles` with ``half``.
-        least: least effect of interest, a share of balanced accuracy.
-        seed: seed of folds and resamples.
-        half: the half, 0 or 1, of every example when roles were judged on halves.
+    Readers are those out of domain, ``least`` is the least effect of interest, a share. If roles
+    were judged on halves (`confirm_roles`), ``half`` is that of every example, 0 or 1.
     """
     names = generalising(readers, roles)
     reason = reason_against(readers.full.correct_classes.numpy())

@@ -1,39 +1,26 @@
 """Tables of lost information and moved thresholds, through the real ablation path and by hand."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-import transformers as hf
 from ablation.few import of_margins
-from ablation.planted import planted
 
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
-    ablate,
     component_roles,
     information_table,
-    sets,
 )
 from mechcore.ablation.effects.information import INFORMATION
-from mechcore.ablation.effects.roles import BOTH, NONE, THRESHOLD
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.ablation.effects.roles import NONE
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Evaluation, evaluate
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.p_values import paired_p
 from mechcore.evaluation.recalibration import LEAST, ONE_LABEL, decompose
-from mechcore.models import load_model
 
 A, B = (ComponentSet.of([name]) for name in ("L0.H0", "L0.H1"))
-READER, DIRECT, MLP = "L0.H0", "L0.H2", "L1.MLP"
-"""A head that reads the label off the words, and two that write a constant, 3 and -3 nats."""
 
 
 def answers(subsets: list[str], label: np.ndarray) -> Ablations:
@@ -114,20 +101,14 @@ def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
     rng, label = np.random.default_rng(0), np.arange(180) % 3
     correct = torch.tensor(np.eye(3, dtype=bool)[label])
     names = np.full(180, "all", dtype=object)
-    noise = rng.normal(size=(180, 3))
 
-    def evaluation(noise: np.ndarray) -> Evaluation:
-        return Evaluation(correct + torch.tensor(noise), correct, names, "")
+    def evaluation() -> Evaluation:
+        noise = torch.tensor(rng.normal(size=(180, 3)))
+        return Evaluation(correct + noise, correct, names, "")
 
-    without = {
-        ComponentSet.of([f"L{i}.H0"]): evaluation(0.8 * noise + 0.6 * rng.normal(size=(180, 3)))
-        for i in range(100)
-    }
-    found = Ablations.of(evaluation(noise), without, "made up", "id")
+    without = {ComponentSet.of([f"L{i}.H0"]): evaluation() for i in range(5)}
+    found = Ablations.of(evaluation(), without, "made up", "id")
     table = information_table(found)
-    assert (table["shift_p"] < 0.05).mean() <= 0.05
-    low, high = table["shift_change_low"], table["shift_change_high"]
-    assert ((low <= 0) & (high >= 0)).mean() >= 0.95
     logits = np.stack([each.logits for each in found.without.values()])
     parts = decompose(found.full.logits.numpy(), logits, correct.numpy())
     p = paired_p(parts.shift.in_answers, answers=True)
@@ -163,71 +144,3 @@ def test_what_cannot_be_tabled() -> None:
     with pytest.raises(InputError, match=r"logits without L0\.H0 were not kept"):
         information_table(replace(found, without=without))
     assert information_table(replace(found, without={})).empty
-
-
-def micro_model(folder: Path) -> Any:
-    """The planted model, with a head that writes the mean word to the logit, and no bias in all."""
-    planted(folder / "or", "or")
-    model = hf.GPT2ForSequenceClassification.from_pretrained(folder / "or")
-    attention = model.transformer.h[0].attn
-    with torch.no_grad():
-        attention.c_attn.weight[0, 16] = 1  # first value of the first head, from the words
-        attention.c_proj.weight[0, 4:6] = torch.tensor([1.0, -1.0])
-        attention.c_proj.weight[4, 4:6] = torch.tensor([-1.0, 1.0])  # that of L0.H2
-        model.transformer.wpe.weight.zero_()
-    model.save_pretrained(folder / "micro")
-    return load_model(folder / "micro")
-
-
-def examples(labels: list[str]) -> EncodedExamples:
-    words = helpers.WORDS
-    rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(words[:12], 4)) for _ in labels]
-    frame = pd.DataFrame({"text_a": texts, "text_b": "", "label": labels, "subset": "s"})
-    frame["text_b"] = [words[i % 5] for i in range(len(frame))]
-    return encode(Examples("micro", frame), helpers.word_tokenizer(segments=False), max_length=48)
-
-
-def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path) -> None:
-    model = micro_model(tmp_path)
-    n, names = 240, ("non-entailment", "entailment")
-    unlabelled = examples([names[i % 2] for i in range(n)])
-    margin = evaluate(model, unlabelled, in_domain=False).logits[:, 1].numpy()
-    middle = np.median(margin)
-    data = examples([names[int(each > middle)] for each in margin])
-    found = ablate(model, sets.singles(model), data, fill="zero", split="ood", batch_size=50)
-    np.testing.assert_allclose(found.full.logits[:, 1], margin, atol=1e-4)
-    reader = ComponentSet.of([READER])
-    alone = evaluate(model, data, mask=reader.mask(model), fill="zero", in_domain=False)
-    np.testing.assert_allclose(found.without[reader].logits, alone.logits, atol=1e-4)
-    table = information_table(found, n_resamples=50)
-    rows = table[table["subset"] == "all"].set_index("set")
-    # Only the reader tells labels apart: without it, half of the answers are right at best.
-    assert rows.loc[READER, "information_change"] == pytest.approx(-0.5, abs=0.03)
-    # Constants of 3 nats are worth more than what the reader writes, and hold no information.
-    assert np.abs(margin - middle).max() < 3
-    for name in (DIRECT, MLP):
-        assert rows.loc[name, "information_change"] == 0
-        moved = pytest.approx(0.5 - found.full.accuracy, abs=1e-6)
-        assert rows.loc[name, "threshold_change"] == moved
-    roles = component_roles(rows.reset_index(), rows.reset_index()).set_index("component")["role"]
-    expected = dict.fromkeys(roles.index, NONE) | {READER: BOTH}
-    assert roles.to_dict() == expected | dict.fromkeys((DIRECT, MLP), THRESHOLD)
-
-
-def test_few_answers_of_a_rare_label_are_not_sure_of_anything() -> None:
-    """Scores with and without a set are exchangeable, so that nothing is lost and nothing moves."""
-    rng, label = np.random.default_rng(0), np.repeat([0, 1], [50, 1950])
-    few = {"information": 0, "threshold": 0}
-    for seed in range(20):
-        signal = np.where(label == 1, 1.0, -1.0) + rng.normal(size=2000)
-
-        def evaluation(signal: np.ndarray = signal) -> Evaluation:
-            return of_margins(2 * signal + 0.3 * rng.normal(size=2000), label, "all")
-
-        without = {ComponentSet.of([f"L{i}.H0"]): evaluation() for i in range(10)}
-        found = Ablations.of(evaluation(), without, "made up", "id")
-        table = information_table(found, n_resamples=2, seed=seed)
-        for figure in few:
-            few[figure] += int((table[f"{figure}_p"] < 0.01).sum())
-    assert max(few.values()) <= 4  # 2 of 200 expected; 10 by their own spread alone

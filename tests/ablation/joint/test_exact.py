@@ -224,23 +224,12 @@ def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
     assert (values["other_high"] < values["high"]).all()
 
 
-def noisy() -> Ablations:
-    """All pairs of four components; each loss is noise about 0.1, a pair's interaction its own."""
-    rng, n = np.random.default_rng(4), 60
-    common = rng.normal(size=n)
-    losses = {f"L0.H{i}": rng.normal(0.1, 1, n) for i in range(4)}
-    changes = {name: -loss for name, loss in losses.items()}
-    for i, (a, b) in enumerate(itertools.combinations(losses, 2)):
-        changes[f"{a}+{b}"] = -losses[a] - losses[b] - rng.normal(0.1 * i, 0.5, n)
-    return game(changes, start=common, subsets=["u", "v", "v"] * (n // 3))
-
-
-@pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "none"])
-def test_p_values_are_corrected_within_subset_and_metric(correction: Any) -> None:
-    table = interactions(noisy(), correction=correction, n_resamples=2)
+def test_p_values_are_corrected_within_subset_and_metric() -> None:
+    heads, noise = [f"L0.H{i}" for i in range(4)], np.random.default_rng(4)
+    names = [*heads, *map("+".join, itertools.combinations(heads, 2))]
+    changes = {name: noise.normal(len(name) / 50, 1, 60) for name in names}
+    table = interactions(game(changes, subsets=["u", "v", "v"] * 20), n_resamples=2)
     for _, rows in table.groupby(["subset", "metric"]):
-        assert len(rows) == 6
-        wanted = adjusted_p(rows["p"].to_numpy(), correction)
+        wanted = adjusted_p(rows["p"].to_numpy(), "benjamini-hochberg")
         assert rows["p_adjusted"].tolist() == pytest.approx(wanted.tolist())
-    if correction != "none":
-        assert (table["p_adjusted"] > table["p"]).any()
+    assert (table["p_adjusted"] > table["p"]).any()

@@ -225,57 +225,25 @@ def test_the_report_is_of_the_other_half(small: Searched) -> None:
     assert found.loc[found["metric"] == "accuracy", "interaction_in_search"].isna().all()
 
 
-@pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    """Watches every gradient and every batch of a sweep."""
-    work = Runs()
+def test_an_interrupted_search_ends_as_if_it_had_not_been(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Gradients of the full model and four components; then sizes 2 and 3, and the report."""
+    work, options = Runs(), {"components": SMALL[:4], "n_pairs": 4, "n_found": 2}
+    whole = Searched(cases, **options).result
     gradient = work.watched("gradient", MaskedMargins.gradient)
     monkeypatch.setattr(MaskedMargins, "gradient", gradient)
     monkeypatch.setattr(TreeEngine, "run", work.watched("batch", TreeEngine.run))
-    return work
-
-
-@pytest.fixture(scope="module")
-def searching(cases: Cases) -> dict[str, Any]:
-    """A search of four components; sets of up to three, in batches of at most three examples."""
-    model, data = cases.get("bert").model, encoded()
-    means = MeanActivations.compute(model, data, n_samples=0)
-    sizes = {"n_pairs": 4, "n_found": 2, "max_size": 3}
-    run = {"n_resamples": 5, "batch_size": 3, "split": "ood", "components": SMALL[:4]}
-    return {"model": model, "data": data, "means": means, **sizes, **run}
-
-
-@pytest.fixture(scope="module")
-def whole(searching: dict[str, Any]) -> Search:
-    """The search without interruption."""
-    return find_superadditive(**searching)
-
-
-PIECES = ["gradient"] * 5 + ["batch"] * 3 * 4
-"""The full model and four components; then three sizes on eight examples, the report on nine."""
-
-
-def assert_equal(found: Search, expected: Search) -> None:
-    """Bit for bit."""
-    for name in ("found", "screening"):
-        tables = getattr(found, name), getattr(expected, name)
-        pd.testing.assert_frame_equal(*tables, check_exact=True)
-    for name in ("n_pairs", "n_screened_out", "n_tested"):
-        assert getattr(found, name) == getattr(expected, name)
-
-
-@pytest.mark.parametrize(("stop_at", "left"), [(3, 1), (7, 2), (16, 5)])
-def test_an_interrupted_search_ends_as_if_it_had_not_been(
-    searching: dict[str, Any], whole: Search, work: Runs, tmp_path: Path, stop_at: int, left: int
-) -> None:
-    folder = tmp_path / "of" / "mine"
-    work.until(stop_at)
-    with pytest.raises(KeyboardInterrupt):
-        find_superadditive(**searching, state=folder)
-    assert len(list(folder.glob("*"))) == left
+    for stop_at in (3, 7):
+        work.until(stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            Searched(cases, **options, state=tmp_path)
     work.until(None)
-    assert_equal(find_superadditive(**searching, state=folder), whole)
-    assert work.done == PIECES[stop_at:]
+    found = Searched(cases, **options, state=tmp_path).result
+    assert "gradient" not in work.done
+    for name in ("found", "screening"):
+        tables = getattr(found, name), getattr(whole, name)
+        pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +267,7 @@ def test_what_cannot_be_searched(cases: Cases, options: dict[str, Any], message:
         Searched(cases, **options)
 
 
-def test_subsets_that_are_too_small_are_named() -> None:
+def test_subsets_that_are_too_small_are_refused() -> None:
     data = encoded()
 
     def parts(**wanted: int) -> list[int]:
@@ -307,8 +275,7 @@ def test_subsets_that_are_too_small_are_named() -> None:
         rows = [row for name, n in wanted.items() for row in np.flatnonzero(names == name)[:n]]
         return [len(half) for half in halves_of(data.part(rows), ALL, 0)]
 
-    message = r"4 examples are too few \(2 of 'w', 1 of 'u', 1 of 'v'\): .*; expected 4 of one"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="search: 4 examples of 3 subsets: half of each"):
         parts(u=1, v=1, w=2)
     assert parts(u=2, v=2) == parts(u=4) == [2, 2]
 
