@@ -60,9 +60,8 @@ def knockout(
 def other_keys(*categories: str, otherwise: FillMaker = "mean") -> FillMaker:
     """The control of `knockout`: as much of every query's attention is hidden on other keys.
 
-    Other keys are hidden in random order, drawn by the seed and the example, until their attention
-    is that on the categories; of the last one only a part is hidden. Where all others have less,
-    all of them are hidden, see `masses`. What remains is scaled up to 1.
+    They are hidden in random order, drawn by the seed and the example, of the last one only a part;
+    all of them where they have less, see `masses`. What remains is scaled up to 1.
     """
     knockout(*categories)
     return partial(OtherKeys, categories=categories, otherwise=otherwise)
@@ -71,9 +70,8 @@ def other_keys(*categories: str, otherwise: FillMaker = "mean") -> FillMaker:
 class Knockout(Fill):
     """What every head would put out if the keys of some categories were hidden; see `knockout`.
 
-    In a model that is masked as a whole, heads are what they are in that run: of several, a later
-    one attends to what the earlier ones changed. Where an engine shares what runs have in common,
-    they are those of the full model, which is the same for a head alone.
+    In a model that is masked as a whole, a later head attends to what the earlier ones changed;
+    where an engine shares prefixes, heads are those of the full model.
     """
 
     is_finite: ClassVar[bool] = True
@@ -167,10 +165,7 @@ class Knockout(Fill):
     def _without_hidden(
         self,
     ) -> tuple[Float[Tensor, "row pos head d_head"], Bool[Tensor, "row pos head 1"]]:
-        """What the layer last seen puts out, and which queries attend to nothing else.
-
-        Where no key of a query is hidden it is the same to the last bit.
-        """
+        """What the layer last seen puts out, and which queries attend to nothing else."""
         v, pattern, z = (self.seen[what] for what in ("v", "pattern", "z"))
         assert self.hidden is not None
         hidden = self.hidden.repeat(len(pattern) // len(self.hidden), 1, 1)[:, None]

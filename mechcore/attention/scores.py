@@ -94,19 +94,12 @@ class HeadScores:
 
     Attributes:
         names: the categories, ``other`` last.
-        n_queries: real tokens that have a key to attend to, [layer].
-        tally, halves, resamples: over all examples, over those of even and of odd number (or
-            cluster), over the resamples.
-        share: sums of attention by disjoint category, [layer, head, category].
+        tally, halves, resamples: sums over all examples, over those of even and of odd number (or
+            cluster), and over the resamples.
         kept, distance, entropy: sums over queries, [layer, head]; ``kept`` is the attention that
             is not on keys left out.
-        n_defined, clusters: examples, and clusters by number, for which a category is defined,
-            [layer, category].
-        example_sum, example_squares: sums of the examples' own mean masses and of their squares,
-            [layer, head, category].
-        mass_squares, mass_queries: sums over examples of the square of an example's mass and of
-            the mass times the queries that count, [layer, head, category].
-        query_squares: sums over examples of the square of these queries, [layer, category].
+        mass_squares, mass_queries, query_squares: sums over examples of the square of the mass, of
+            the mass times the queries that count, and of the square of these queries.
 
     Raises:
         InputError: ``resamples`` or ``seed`` is negative or no integer, or a category to ignore
@@ -192,9 +185,8 @@ class HeadScores:
     def table(self) -> pd.DataFrame:
         """One row per head, with the columns of `HEAD_CATEGORIES` that need no label.
 
-        Masses are shares of a query's attention, from 0 to 1, over the queries for which the
-        category is *defined*, those that have at least one such key: a query whose word is not
-        repeated does not count for ``repeated``. Intervals are NaN where fewer than ten examples,
+        Masses are shares of a query's attention, over the queries for which a category is
+        *defined*, those with such a key. Intervals are NaN where fewer than ten examples,
         or eight clusters, define the category.
         """
         heads, n_queries = self.shape.heads, self.n_queries[:, None]
@@ -281,10 +273,7 @@ class HeadScores:
         return torch.stack([*self.clusters.values()]).sum(0).numpy()
 
     def _reach(self, mass: np.ndarray) -> np.ndarray:
-        """How far Student's t interval goes from the masses, [layer, head, category].
-
-        The residual of an example is its mass less what its queries would have at the mean.
-        """
+        """How far Student's t interval goes from the masses, [layer, head, category]."""
         n, queries = self.n_defined[:, None].numpy(), self.tally.defined[:, None].numpy()
         squares = (
             self.mass_squares.numpy()

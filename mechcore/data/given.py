@@ -79,11 +79,7 @@ def given_sources(
     columns: Mapping[str, str] | None = None,
     label_map: Mapping[str, str] | None = None,
 ) -> tuple[Source, ...]:
-    """The sources that ``data`` name; none where the examples are in memory.
-
-    Raises:
-        InputError: a name is that of no task and no file, or that of both.
-    """
+    """The sources that ``data`` name; none where the examples are in memory."""
     if isinstance(data, Source):
         data = [data]
     elif isinstance(data, (str, PathLike)):
@@ -113,11 +109,7 @@ def _file(path: str) -> Source:
 
 
 def is_task(data: Any) -> bool:
-    """Whether ``data`` is the name of a task, or the file of one.
-
-    Raises:
-        InputError: it is the name of a file, too.
-    """
+    """Whether ``data`` is the name of a task or the file of one; `InputError` if it is both."""
     if not isinstance(data, (str, PathLike)):
         return False
     name = fspath(data)

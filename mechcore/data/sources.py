@@ -83,10 +83,6 @@ class Source:
                 f"source: path is {shown(repr(self.path))} and dataset {shown(repr(self.dataset))};"
                 " expected exactly one of them"
             )
-        for name in ("path", "dataset", "config", "split", "revision", "subset"):
-            value = getattr(self, name)
-            if value is not None and not value.strip():
-                raise InputError(f"source: {name} is {value!r}; expected a name, or leave it out")
         for name in ("config", "revision"):
             if self.path is not None and getattr(self, name) is not None:
                 raise InputError(

@@ -1,8 +1,4 @@
-"""Cutting paths: components that do not see what others write.
-
-A receiver *blind* to senders reads the residual stream of the running forward with their outputs
-replaced by their fill; all else is as in the run. See `_Rows` for how.
-"""
+"""Cutting paths: receivers that read the residual stream with some outputs replaced by a fill."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The one intervention: ``x -> fill + m * (x - fill)`` at every component's output.
 
-With `mechcore.masking.blinding` and `mechcore.ablation.engines.restart` this is the only code
-that writes to ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
+Only it, `mechcore.masking.blinding` and `mechcore.ablation.engines.restart` write to those hooks.
 """
 
 from __future__ import annotations

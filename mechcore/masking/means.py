@@ -1,7 +1,6 @@
-"""Mean activations of every component, with which masking replaces outputs.
+"""Mean activations of every component over training data, with which masking replaces outputs.
 
-One vector per component, pooled over examples and positions of training data without padding
-(arXiv 2403.03942, section 3; the authors' script pools padding in).
+Padding is left out (arXiv 2403.03942, section 3; the authors' script pools it in).
 """
 
 from __future__ import annotations

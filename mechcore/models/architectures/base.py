@@ -96,24 +96,18 @@ class Architecture:
 
         None where TransformerLens has its own, or there is none. ``kind`` is ``config.model_type``.
         """
-        from mechcore.models.architectures.adapters import derived
-
-        bridged = cls.language_model(kind)
-        if bridged is None or not name.endswith("ForSequenceClassification"):
-            return None
-        return derived(cls, bridged, name)
-
-    @classmethod
-    def language_model(cls, kind: str) -> str | None:
-        """The class whose TransformerLens adapter bridges a decoder's classifiers; None if none."""
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         )
 
-        if cls.encoder or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        from mechcore.models.architectures.adapters import derived
+
+        decoder = not cls.encoder and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        bridged = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+        if not decoder or bridged is None or not name.endswith("ForSequenceClassification"):
             return None
-        return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+        return derived(cls, bridged, name)
 
     def reach(self, layer: int) -> int | None:
         """How many tokens away the furthest key is that a layer attends to; None where all are."""
