@@ -330,5 +330,5 @@ def test_impossible_components_are_refused(arguments: tuple) -> None:
     with pytest.raises(InputError, match="expected an integer from 0"):
         Component(*arguments)
     for names in (5, None, ["L0.H1", 2.5]):
-        with pytest.raises(InputError, match="component .*: not a component name"):
+        with pytest.raises(InputError, match="not a component name"):
             parse_components(names)

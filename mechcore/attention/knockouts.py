@@ -152,7 +152,7 @@ class Knockout(Fill):
         if positions.ndim == 3:  # a mask for each row
             out, lonely = out[:, None], lonely[:, None]
         elif len(out) != n_rows:
-            out, lonely = (each.unflatten(0, (-1, n_rows)) for each in (out, lonely))
+            out, lonely = out.unflatten(0, (-1, n_rows)), lonely.unflatten(0, (-1, n_rows))
         if self.otherwise is None:
             return out
         fill = self.otherwise.checked(kind, layer, positions, draws).to(out)

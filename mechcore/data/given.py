@@ -145,7 +145,7 @@ def _texts(data: Any) -> Examples | None:
         data = data.tolist()
     if not isinstance(data, Sequence) or isinstance(data, str) or not data:
         return None
-    pairs = [(each, "") if isinstance(each, str) else each for each in data]
+    pairs = [(text, "") if isinstance(text, str) else text for text in data]
     if not all(
         isinstance(p, (tuple, list)) and len(p) == 2 and all(isinstance(t, str) for t in p)
         for p in pairs

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechcore.components import Component, ModelShape
-from mechcore.data.batches import as_batches, batch_bar
+from mechcore.data.encoding import as_batches, batch_bar
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
 from mechcore.models.batches import real_positions
