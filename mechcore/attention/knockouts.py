@@ -1,7 +1,6 @@
 """Attention knockouts: what a head puts out if some keys are hidden from its queries.
 
-The scores of a category of (query, key) pairs become minus infinity before the softmax (Geva et
-al. 2023, arXiv 2304.14767). It is a fill of the one intervention.
+Their scores become minus infinity (Geva et al. 2023, arXiv 2304.14767), as a fill.
 """
 
 from __future__ import annotations
@@ -220,9 +219,8 @@ def masses(
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Attention of every head on every category with a key in data encoded with ``words=True``.
 
-    By head and category ``mass``, the share of a query's attention on such keys, mean over queries
-    that have one; and ``control_mass``, the part of that attention that `other_keys` can hide
-    elsewhere, 1 unless it is more than half of a query's.
+    By head and category ``mass``, the mean share of a query's attention on such keys, over queries
+    that have one, and ``control_mass``, the part of it that `other_keys` can hide elsewhere.
     """
     shape, sums = ModelShape.of(model), dict[str, Tensor]()
 

@@ -235,12 +235,7 @@ class Mask(Shown):
         return frame
 
     def check(self, model: Any) -> None:
-        """Check that the mask's shape is that of ``model``, and that its values are valid.
-
-        Raises:
-            MismatchError: layers, heads or MLPs differ.
-            InputError: the values are not a tensor of such a shape, or not from 0 to 1.
-        """
+        """Check shape and values against ``model``: `MismatchError` and `InputError`."""
         shape = ModelShape.of(model)
         now = self._like(self.values).shape  # they may have been changed, or others be given
         if not self.shape == now == shape:
@@ -277,15 +272,9 @@ class Mask(Shown):
 
     @classmethod
     def load(cls, path: str | Path, *, any_model: bool = False) -> Mask:
-        """Read a mask written by `save`.
+        """Read a mask written by `save`; `InputError` for another file.
 
-        Args:
-            path: the file.
-            any_model: ignore which model the mask was made for, and so allow every model of its
-                shape, such as another checkpoint of a training run.
-
-        Raises:
-            InputError: the file is missing or is not a mask.
+        ``any_model`` allows every model of its shape, such as another checkpoint of a training run.
         """
         path = Path(path)
         if path.is_dir():

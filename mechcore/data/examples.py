@@ -248,7 +248,7 @@ def _groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
     ]
 
 
-LEAST = 0.05
+_LEAST_COPIES = 0.05
 """Minimum share of near-copies for a warning."""
 
 _SHORTEST = 5
@@ -284,7 +284,7 @@ def near_copies(examples: Examples) -> int:
 def warn_of_copies(split: str, examples: Examples) -> None:
     """Warn of near-copies if no clusters are known."""
     n = near_copies(examples) if examples.clusters is None else 0
-    if n >= max(2, LEAST * len(examples)):
+    if n >= max(2, _LEAST_COPIES * len(examples)):
         warn(
             f"{split} data {examples.name}: {n} of {len(examples)} examples share a text, or all "
             "but one of their words, with another; intervals and p-values treat them as "

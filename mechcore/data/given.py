@@ -47,10 +47,7 @@ def given_examples(
     """The examples that ``data`` are or name; None where the module does not list it.
 
     ``split`` is what they are for, ``"train"``, ``"id"`` or ``"ood"``, and the name of rows; for
-    the other options see `mechcore.data.readers.read_examples`.
-
-    Raises:
-        InputError: they cannot be read.
+    the other options see `mechcore.data.readers.examples_of`.
     """
     if isinstance(data, Examples):
         place = f"examples {data.name!r}"

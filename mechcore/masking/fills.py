@@ -214,12 +214,7 @@ FillMaker: TypeAlias = str | Callable[[Any, MeanActivations | None, int], Fill]
 
 
 def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: int) -> Fill:
-    """The fill of that name for a model.
-
-    Raises:
-        MismatchError: the means belong to another model.
-        InputError: there is no such fill, it needs means, or ``means`` are not means.
-    """
+    """The fill of that name for a model; raises where means are needed, or another model's."""
     if means is not None:
         check_means(means, None)
     if not isinstance(name, str):

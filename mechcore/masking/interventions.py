@@ -179,9 +179,7 @@ class _Values:
 def intervening(model: Any, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]:
     """Change the outputs of components, in evaluation mode and only in this thread.
 
-    Raises:
-        InputError: the model lacks a hook point.
-        MechcoreError: the model is masked already, or inside the block another thread runs it.
+    `MechcoreError` if the model is masked already, or another thread runs it inside the block.
     """
     if model in _masked_models:
         raise MechcoreError(

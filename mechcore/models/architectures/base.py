@@ -121,19 +121,11 @@ class Architecture:
         return int(window) - 1
 
     def stack(self, model: Any) -> Stack:
-        """The layers of a bridge as functions of the weights, for the prefix-sharing engine.
-
-        Raises:
-            InputError: the family offers none, or the model has a part that a `Stack` has not.
-        """
+        """A bridge's layers as functions of the weights; `InputError` if there are none."""
         raise unsupported(f"a bridge of {type(model.original_model).__name__}")
 
     def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
-        """The same network with biases, to hold means, at the projections that need them.
-
-        Raises:
-            InputError: there are none, and no way to add them.
-        """
+        """The network with biases, to hold means, where needed; else `InputError`."""
         assert self.projections is not None
         for needed, path in zip((attention, mlp), self.projections, strict=True):
             if needed and model.base_model.get_submodule(path.format(0)).bias is None:
