@@ -29,7 +29,7 @@ from mechcore.errors import InputError, shown
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
 from mechcore.masking.fills import FillMaker, fill_of
-from mechcore.masking.masked_stack import masked_stack
+from mechcore.masking.interventions import masked_stack
 from mechcore.models import protocol
 from mechcore.models.architectures.base import ARCHITECTURES, Architecture, architecture_of
 from mechcore.models.architectures.layers import stack_of

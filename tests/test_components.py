@@ -1,7 +1,6 @@
 """Components and masks: names, set algebra, sparsity, files."""
 
 import itertools
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -202,12 +201,11 @@ def test_operators_on_continuous_masks_take_the_smaller_and_the_larger_value() -
     assert not a.is_discrete
 
 
-def test_continuous_and_batched_masks_have_no_sets_and_no_json_form(tmp_path: Path) -> None:
+def test_continuous_and_batched_masks_have_no_sets() -> None:
     for mask in (Mask(torch.full((2, 3), 0.5)), Mask(torch.ones(2, 2, 3))):
-        for ask in (lambda m: m.kept, lambda m: m.ablated, lambda m: m.save(tmp_path / "m.json")):
+        for ask in (lambda m: m.kept, lambda m: m.ablated):
             with pytest.raises(InputError, match="single mask of zeros and ones"):
                 ask(mask)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
@@ -261,20 +259,6 @@ def test_a_stack_holds_its_masks_in_order(families: list[set[str]]) -> None:
     assert [kept(mask) for mask in ~batch] == [set(ORDER) - names for names in families]
 
 
-def test_stacks_can_be_stacked_and_combined_with_a_single_mask() -> None:
-    one, two = keeping({"L0.H0"}), keeping({"L0.H1", "L2.MLP"})
-    batch = Mask.stack([Mask.stack([one, two]), one])
-    assert [kept(m) for m in batch] == [kept(one), kept(two), kept(one)]
-    assert [kept(m) for m in batch | keeping({"L1.H0"})] == [
-        {"L0.H0", "L1.H0"},
-        {"L0.H1", "L2.MLP", "L1.H0"},
-        {"L0.H0", "L1.H0"},
-    ]
-    assert batch != one
-    assert batch.heads.shape == (3, 3, 2)
-    assert batch.mlps.tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
-
-
 def test_a_single_mask_has_no_length_and_an_empty_stack_no_shape() -> None:
     mask = Mask.full(SHAPE)
     with pytest.raises(TypeError, match="single mask"):
@@ -300,10 +284,9 @@ def test_masks_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("has_mlps", [True, False])
-@pytest.mark.parametrize("ending", [".json", ".safetensors"])
-def test_a_saved_mask_reads_back(tmp_path: Path, ending: str, has_mlps: bool) -> None:
+def test_a_saved_mask_reads_back(tmp_path: Path, has_mlps: bool) -> None:
     mask = Mask.full(ModelShape(3, 4, has_mlps)).without("0.0", "2.3")
-    path = tmp_path / "new folder" / f"mask{ending}"
+    path = tmp_path / "new folder" / "mask.safetensors"
     mask.save(path, {"seed": "42"})
     loaded = Mask.load(path)
     assert loaded == mask
@@ -321,42 +304,9 @@ def test_every_value_of_continuous_and_batched_masks_survives(tmp_path: Path) ->
         assert not loaded.values.requires_grad
 
 
-def test_the_json_form_is_readable(tmp_path: Path) -> None:
-    Mask.full(SHAPE).only("1.0", "2.mlp").save(tmp_path / "m.json", {"seed": "7"})
-    content = json.loads((tmp_path / "m.json").read_text())
-    assert content == {
-        "seed": "7",
-        "n_layers": 3,
-        "n_heads": 2,
-        "has_mlps": True,
-        "kept": ["L1.H0", "L2.MLP"],
-    }
-
-
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected the suffix \.json or \.safetensors"):
+    with pytest.raises(InputError, match=r"expected the suffix \.safetensors"):
         Mask.full(SHAPE).save(tmp_path / "mask.pt")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"n_layers": 3, "n_heads": 2, "has_mlps": true}',
-        '{"n_layers": 3, "n_heads": 2, "has_mlps": true, "kept": ["L9.H0"]}',
-        '{"n_layers": "3", "n_heads": 2, "has_mlps": true, "kept": []}',
-        '{"n_layers": 0, "n_heads": 2, "has_mlps": true, "kept": []}',
-        '{"n_layers": 3, "n_heads": 2, "has_mlps": 5, "kept": []}',
-        "[" * 100_000,
-    ],
-)
-def test_a_json_file_that_is_no_mask_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "mask.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"mask\.json: not a mask written by mechcore"):
-        Mask.load(path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -380,5 +330,5 @@ def test_impossible_components_are_refused(arguments: tuple) -> None:
     with pytest.raises(InputError, match="expected an integer from 0"):
         Component(*arguments)
     for names in (5, None, ["L0.H1", 2.5]):
-        with pytest.raises(InputError, match=r"component .*: found (int|NoneType|float); expect"):
+        with pytest.raises(InputError, match="not a component name"):
             parse_components(names)

@@ -6,7 +6,6 @@ from mechcore._lazy import attach
 
 if TYPE_CHECKING:
     from mechcore.attention.categories import Category as Category
-    from mechcore.attention.categories import CategoryFunction as CategoryFunction
     from mechcore.attention.categories import categories as categories
     from mechcore.attention.categories import claims as claims
     from mechcore.attention.categories import partition as partition
@@ -16,15 +15,13 @@ if TYPE_CHECKING:
     from mechcore.attention.examples import attention_examples as attention_examples
     from mechcore.attention.examples import clearest_heads as clearest_heads
     from mechcore.attention.examples import telling_example as telling_example
-    from mechcore.attention.labels import Explanation as Explanation
-    from mechcore.attention.labels import LabelAgreement as LabelAgreement
     from mechcore.attention.labels import Thresholds as Thresholds
     from mechcore.attention.labels import categorise as categorise
     from mechcore.attention.labels import explain as explain
     from mechcore.attention.labels import label_agreement as label_agreement
-    from mechcore.attention.patterns import categorize_heads as categorize_heads
-    from mechcore.attention.patterns import score_heads as score_heads
     from mechcore.attention.scores import HeadScores as HeadScores
+    from mechcore.attention.scores import categorize_heads as categorize_heads
+    from mechcore.attention.scores import score_heads as score_heads
     from mechcore.attention.tokens import TokenInfo as TokenInfo
 
 attach(__name__)

@@ -1,7 +1,6 @@
 """Attention knockouts: what a head puts out if some keys are hidden from its queries.
 
-The scores of a category of (query, key) pairs become minus infinity before the softmax (Geva et
-al. 2023, arXiv 2304.14767). It is a fill of the one intervention.
+Their scores become minus infinity (Geva et al. 2023, arXiv 2304.14767), as a fill.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ def knockout(
 def other_keys(*categories: str, otherwise: FillMaker = "mean") -> FillMaker:
     """The control of `knockout`: as much of every query's attention is hidden on other keys.
 
-    Other keys are hidden in random order, drawn by the seed and the example, until their attention
-    is that on the categories; of the last one only a part is hidden. Where all others have less,
-    all of them are hidden, see `masses`. What remains is scaled up to 1.
+    They are hidden in random order, drawn by the seed and the example, of the last one only a part;
+    all of them where they have less, see `masses`. What remains is scaled up to 1.
     """
     knockout(*categories)
     return partial(OtherKeys, categories=categories, otherwise=otherwise)
@@ -71,9 +69,8 @@ def other_keys(*categories: str, otherwise: FillMaker = "mean") -> FillMaker:
 class Knockout(Fill):
     """What every head would put out if the keys of some categories were hidden; see `knockout`.
 
-    In a model that is masked as a whole, heads are what they are in that run: of several, a later
-    one attends to what the earlier ones changed. Where an engine shares what runs have in common,
-    they are those of the full model, which is the same for a head alone.
+    In a model that is masked as a whole, a later head attends to what the earlier ones changed;
+    where an engine shares prefixes, heads are those of the full model.
     """
 
     is_finite: ClassVar[bool] = True
@@ -154,7 +151,7 @@ class Knockout(Fill):
         if positions.ndim == 3:  # a mask for each row
             out, lonely = out[:, None], lonely[:, None]
         elif len(out) != n_rows:
-            out, lonely = (each.unflatten(0, (-1, n_rows)) for each in (out, lonely))
+            out, lonely = out.unflatten(0, (-1, n_rows)), lonely.unflatten(0, (-1, n_rows))
         if self.otherwise is None:
             return out
         fill = self.otherwise.checked(kind, layer, positions, draws).to(out)
@@ -167,10 +164,7 @@ class Knockout(Fill):
     def _without_hidden(
         self,
     ) -> tuple[Float[Tensor, "row pos head d_head"], Bool[Tensor, "row pos head 1"]]:
-        """What the layer last seen puts out, and which queries attend to nothing else.
-
-        Where no key of a query is hidden it is the same to the last bit.
-        """
+        """What the layer last seen puts out, and which queries attend to nothing else."""
         v, pattern, z = (self.seen[what] for what in ("v", "pattern", "z"))
         assert self.hidden is not None
         hidden = self.hidden.repeat(len(pattern) // len(self.hidden), 1, 1)[:, None]
@@ -225,9 +219,8 @@ def masses(
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Attention of every head on every category with a key in data encoded with ``words=True``.
 
-    By head and category ``mass``, the share of a query's attention on such keys, mean over queries
-    that have one; and ``control_mass``, the part of that attention that `other_keys` can hide
-    elsewhere, 1 unless it is more than half of a query's.
+    By head and category ``mass``, the mean share of a query's attention on such keys, over queries
+    that have one, and ``control_mass``, the part of it that `other_keys` can hide elsewhere.
     """
     shape, sums = ModelShape.of(model), dict[str, Tensor]()
 

@@ -183,11 +183,7 @@ class Explanation:
 def explain(
     scores: pd.DataFrame, head: Component | str, thresholds: Thresholds = DEFAULT_THRESHOLDS
 ) -> Explanation:
-    """Say why a head (``"L1.H4"``) has its label in a table of `mechcore.categorize_heads`.
-
-    Raises:
-        InputError: the head is not in the table, or the table is no table of scores.
-    """
+    """Say why a head (``"L1.H4"``) has its label in a table of `mechcore.categorize_heads`."""
     name = str(Component.parse(head) if isinstance(head, str) else head)
     rows = scores[scores["component"] == name] if "component" in scores else scores.iloc[:0]
     if len(rows) != 1:
@@ -241,12 +237,9 @@ def _reason(name: str, label: str, table: pd.DataFrame, thresholds: Thresholds) 
 
 @dataclass(frozen=True)
 class LabelAgreement:
-    """How far two labellings of the same heads agree.
+    """How far two labellings of ``n`` heads agree: ``share`` of equal labels, Cohen's ``kappa``.
 
-    Attributes:
-        n: heads.
-        share: share of heads with equal labels.
-        kappa: Cohen's kappa: 1 is perfect, 0 chance; NaN where all labels are one and the same.
+    ``kappa`` is 1 for perfect agreement, 0 for chance, NaN where all labels are one and the same.
     """
 
     n: int

@@ -98,11 +98,7 @@ class BatchPatterns:
     def add(
         self, layer: int, pattern: Float[Tensor, "batch head query key"], hook: Any = None
     ) -> None:
-        """Reduce the pattern of one layer (as a hook does); what stands at padding is ignored.
-
-        Raises:
-            InputError: its shape is not that of the tokens, or there is attention out of reach.
-        """
+        """Reduce a layer's pattern (as a hook does); `InputError` for attention out of reach."""
         of = self._reach[layer if len(self._reach) > 1 else 0]
         batch, pos = of.allowed.shape[:2]
         expected = (batch, self._n_heads, pos, pos)

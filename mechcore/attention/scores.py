@@ -5,8 +5,9 @@ Memory does not grow with the number of examples; see `HeadScores` for intervals
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -27,9 +28,21 @@ from mechcore.attention.labels import (
     label_agreement,
 )
 from mechcore.attention.reduction import BatchPatterns
+from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.clusters import FEWEST
+from mechcore.models.encoded import as_encoded
+from mechcore.models.hooks import hooked
+from mechcore.models.protocol import (
+    check_hooks,
+    device_of,
+    forward,
+    hook_pattern,
+    is_causal,
+    reach_of,
+)
+from mechcore.session import plain_session
 
 QUANTILES = (0.025, 0.975)
 
@@ -94,19 +107,12 @@ class HeadScores:
 
     Attributes:
         names: the categories, ``other`` last.
-        n_queries: real tokens that have a key to attend to, [layer].
-        tally, halves, resamples: over all examples, over those of even and of odd number (or
-            cluster), over the resamples.
-        share: sums of attention by disjoint category, [layer, head, category].
+        tally, halves, resamples: sums over all examples, over those of even and of odd number (or
+            cluster), and over the resamples.
         kept, distance, entropy: sums over queries, [layer, head]; ``kept`` is the attention that
             is not on keys left out.
-        n_defined, clusters: examples, and clusters by number, for which a category is defined,
-            [layer, category].
-        example_sum, example_squares: sums of the examples' own mean masses and of their squares,
-            [layer, head, category].
-        mass_squares, mass_queries: sums over examples of the square of an example's mass and of
-            the mass times the queries that count, [layer, head, category].
-        query_squares: sums over examples of the square of these queries, [layer, category].
+        mass_squares, mass_queries, query_squares: sums over examples of the square of the mass, of
+            the mass times the queries that count, and of the square of these queries.
 
     Raises:
         InputError: ``resamples`` or ``seed`` is negative or no integer, or a category to ignore
@@ -192,9 +198,8 @@ class HeadScores:
     def table(self) -> pd.DataFrame:
         """One row per head, with the columns of `HEAD_CATEGORIES` that need no label.
 
-        Masses are shares of a query's attention, from 0 to 1, over the queries for which the
-        category is *defined*, those that have at least one such key: a query whose word is not
-        repeated does not count for ``repeated``. Intervals are NaN where fewer than ten examples,
+        Masses are shares of a query's attention, over the queries for which a category is
+        *defined*, those with such a key. Intervals are NaN where fewer than ten examples,
         or eight clusters, define the category.
         """
         heads, n_queries = self.shape.heads, self.n_queries[:, None]
@@ -281,10 +286,7 @@ class HeadScores:
         return torch.stack([*self.clusters.values()]).sum(0).numpy()
 
     def _reach(self, mass: np.ndarray) -> np.ndarray:
-        """How far Student's t interval goes from the masses, [layer, head, category].
-
-        The residual of an example is its mass less what its queries would have at the mean.
-        """
+        """How far Student's t interval goes from the masses, [layer, head, category]."""
         n, queries = self.n_defined[:, None].numpy(), self.tally.defined[:, None].numpy()
         squares = (
             self.mass_squares.numpy()
@@ -300,3 +302,83 @@ class HeadScores:
         n = self.n_defined[:, None]
         variance = (self.example_squares - self.example_sum**2 / n) / (n - 1)
         return variance.clamp(min=0).sqrt().where(n > 1, torch.nan).numpy()
+
+
+RESAMPLES = 1000
+
+
+def categorize_heads(
+    model: Any,
+    data: Any,
+    *,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    **options: Any,
+) -> pd.DataFrame:
+    """Say of every attention head what it attends to.
+
+    The label is the category with the largest mass among those that reach the thresholds, see
+    `mechcore.attention.categorise` and `mechcore.attention.explain`. The options, and the errors
+    raised, are those of `score_heads`.
+
+    Returns:
+        The table of `HeadScores.table` with three more columns after ``head``: ``category``, the
+        label, ``"mixed"`` where no category reaches the thresholds; ``also``, the other
+        categories that reach them; and ``stability``, the share of bootstrap resamples of the
+        examples that give the same label.
+    """
+    return score_heads(model, data, **options).categorised(thresholds)
+
+
+@plain_session()
+def score_heads(
+    model: Any,
+    data: Any,
+    *,
+    tokenizer: Any = None,
+    batch_size: int = 64,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    ignore: Collection[str] = (),
+    progress: Callable[[], None] | None = None,
+) -> HeadScores:
+    """Attention of every head on every category of keys, see `HeadScores.table`.
+
+    Queries and keys are real tokens; in causal models keys lie at or before the query, and in
+    layers that attend to a window (ModernBERT, Mistral) within that. Which keys belong to a
+    category is stated in `mechcore.attention.categories`.
+
+    Args:
+        model: any TransformerLens model that computes attention patterns.
+        data: examples of any form, see `mechcore.data.given`; encoded ones with ``words=True``.
+        tokenizer: in place of that of the checkpoint that the model came from.
+        batch_size: examples per batch.
+        resamples: of the bootstrap over examples; 0 leaves intervals and stability out.
+        seed: of the bootstrap.
+        ignore: names of categories whose keys are left out, so that the rest of a query's
+            attention is scaled up to 1: what a head attends to beside the attention sink with
+            ``("first",)``. A query that has no other key does not count.
+        progress: called after every batch.
+
+    Raises:
+        InputError: the tokens of ``data`` are not known well enough, the batch size or the number
+            of resamples is out of range, or the model gives no attention patterns.
+    """
+    shape = ModelShape.of(model)
+    names = [hook_pattern(layer) for layer in range(shape.n_layers)]
+    check_hooks(model, names)
+    reach = [reach_of(model, layer) for layer in range(shape.n_layers)]
+    causal = is_causal(model)
+    scores = HeadScores(shape, causal, resamples, seed, ignore)
+    data = as_encoded(model, data, tokenizer=tokenizer, labelled=False, words=True)
+    clusters = data.examples.clusters
+    for batch in data.batches(batch_size):
+        tokens = TokenInfo.of(batch, causal=causal).to(device_of(model))
+        patterns = BatchPatterns(tokens, shape.n_heads, scores.ignore, reach)
+        hooks = [(name, partial(patterns.add, layer)) for layer, name in enumerate(names)]
+        with torch.no_grad(), hooked(model, hooks):
+            forward(model, batch)
+        index = batch["index"]
+        scores.count(patterns, index, None if clusters is None else clusters[index])
+        if progress is not None:
+            progress()
+    return scores

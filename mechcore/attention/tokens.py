@@ -77,8 +77,7 @@ class TokenInfo:
     def occurrences(self) -> Int[Tensor, "batch pos"]:
         """Equal numbers for the pieces of one occurrence of a word, rising along the row.
 
-        Where spans are not known, an occurrence ends where the word or the segment changes, or
-        where the word's first piece comes again ("had had").
+        Without spans, it ends where the word or segment changes, or its first piece comes again.
         """
         changes = torch.ones_like(self.real)
         if self.spans is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechcore.components.names import Component, ComponentLike, ModelShape, parse_components
 from mechcore.errors import InputError, MismatchError, reason
-from mechcore.files import write_safetensors, write_text
+from mechcore.files import write_safetensors
 from mechcore.identity import Identity
 from mechcore.showing import Shown
 
@@ -235,12 +235,7 @@ class Mask(Shown):
         return frame
 
     def check(self, model: Any) -> None:
-        """Check that the mask's shape is that of ``model``, and that its values are valid.
-
-        Raises:
-            MismatchError: layers, heads or MLPs differ.
-            InputError: the values are not a tensor of such a shape, or not from 0 to 1.
-        """
+        """Check shape and values against ``model``: `MismatchError` and `InputError`."""
         shape = ModelShape.of(model)
         now = self._like(self.values).shape  # they may have been changed, or others be given
         if not self.shape == now == shape:
@@ -251,11 +246,10 @@ class Mask(Shown):
     # -- files ----------------------------------------------------------------------------------
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Write to ``.json`` (single discrete masks, readable) or ``.safetensors``, atomically.
+        """Write a safetensors file, atomically.
 
         Raises:
-            InputError: the suffix is another, the mask has no JSON form, or the metadata have an
-                entry ``identity``, which is reserved.
+            InputError: the suffix is another, or the metadata have an entry ``identity``.
         """
         path = Path(path)
         if "identity" in (metadata or {}):
@@ -263,22 +257,10 @@ class Mask(Shown):
                 f"mask file {path}: metadata has a reserved entry 'identity'; "
                 "use another name, or Mask.with_identity"
             )
-        if path.suffix == ".safetensors":
-            facts = {**(metadata or {}), **self.facts}
-            write_safetensors(path, {"mask": self.values.detach().cpu().contiguous()}, facts)
-        elif path.suffix == ".json":
-            content = {
-                **(metadata or {}),
-                "n_layers": self.shape.n_layers,
-                "n_heads": self.shape.n_heads,
-                "has_mlps": self.shape.has_mlps,
-                "kept": [str(component) for component in self.kept],
-            }
-            if self.identity is not None:
-                content["identity"] = asdict(self.identity)
-            write_text(path, json.dumps(content, indent=2) + "\n")
-        else:
-            raise InputError(f"mask file {path}: expected the suffix .json or .safetensors")
+        if path.suffix != ".safetensors":
+            raise InputError(f"mask file {path}: expected the suffix .safetensors")
+        facts = {**(metadata or {}), **self.facts}
+        write_safetensors(path, {"mask": self.values.detach().cpu().contiguous()}, facts)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -290,15 +272,9 @@ class Mask(Shown):
 
     @classmethod
     def load(cls, path: str | Path, *, any_model: bool = False) -> Mask:
-        """Read a mask written by `save`.
+        """Read a mask written by `save`; `InputError` for another file.
 
-        Args:
-            path: the file.
-            any_model: ignore which model the mask was made for, and so allow every model of its
-                shape, such as another checkpoint of a training run.
-
-        Raises:
-            InputError: the file is missing or is not a mask.
+        ``any_model`` allows every model of its shape, such as another checkpoint of a training run.
         """
         path = Path(path)
         if path.is_dir():
@@ -306,17 +282,13 @@ class Mask(Shown):
         if not path.is_file():
             raise InputError(f"mask file {path}: no such file")
         try:
-            if path.suffix == ".json":
-                content = json.loads(path.read_text(encoding="utf-8"))
-                flag = _flag(content["has_mlps"])
-                shape = ModelShape(content["n_layers"], content["n_heads"], flag)
-                mask, fields = cls.full(shape).only(content["kept"]), content.get("identity")
-            else:
-                with safe_open(path, framework="pt") as file:
-                    facts = file.metadata() or {}
-                    has_mlps = _flag(json.loads(facts["has_mlps"]))
-                    mask = cls(file.get_tensor("mask"), has_mlps=has_mlps)
-                fields = json.loads(facts.get("identity", "null"))
+            with safe_open(path, framework="pt") as file:
+                facts = file.metadata() or {}
+                has_mlps = json.loads(facts["has_mlps"])
+                if not isinstance(has_mlps, bool):
+                    raise ValueError(f"has_mlps is {has_mlps!r}, expected true or false")
+                mask = cls(file.get_tensor("mask"), has_mlps=has_mlps)
+            fields = json.loads(facts.get("identity", "null"))
             identity = None if fields is None else Identity.from_fields(fields)
         except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(
@@ -350,12 +322,6 @@ def same_model(masks: Sequence[Mask]) -> Identity | None:
             )
         known = known or (number, mask.identity)
     return None if known is None else known[1]
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"has_mlps is {value!r}, expected true or false")
-    return value
 
 
 def _plain(values: Tensor) -> Any:

@@ -23,12 +23,7 @@ _NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
 class Component:
     """One attention head, or one MLP layer when ``head`` is None. Ordered by layer, MLP last.
 
-    Args:
-        layer: number of the layer from 0, or the component's name.
-        head: number of the head from 0.
-
-    Raises:
-        InputError: a number is negative or not an integer, or the name cannot be read.
+    ``layer`` may also be the component's name. Numbers are whole, from 0, else an `InputError`.
 
     >>> Component("4.0"), str(Component(3))
     (Component(layer=4, head=0), 'L3.MLP')
@@ -83,17 +78,12 @@ def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Co
     """Components of names and iterables of names; comma-separated strings are split."""
     components: list[Component] = []
     for name in names:
-        if isinstance(name, Component):
-            components.append(name)
-        elif isinstance(name, str):
+        if isinstance(name, str):
             components += [Component.parse(part) for part in name.split(",") if part.strip()]
         elif isinstance(name, Iterable):
             components += parse_components(*name)
         else:
-            raise InputError(
-                f"component {name!r}: found {type(name).__name__}; expected a name such as L4.H0 "
-                "or L3.MLP, or a list of names"
-            )
+            components.append(Component.parse(name))
     return components
 
 

@@ -41,11 +41,7 @@ def chat_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | None) -> str:
 def answer_ids(
     answers: Mapping[str, str], tokenizer: PreTrainedTokenizerBase, prompt: str | None
 ) -> dict[str, tuple[int, ...]]:
-    """The tokens of every label's answer.
-
-    Raises:
-        InputError: no prompt; an answer has no or unknown tokens; answers are indistinguishable.
-    """
+    """The tokens of every label's answer; `InputError` for unknown or indistinguishable ones."""
     if prompt is None:
         raise InputError("answers: answer words need a prompt that they complete (--prompt)")
     ids: dict[str, tuple[int, ...]] = {}

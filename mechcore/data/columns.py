@@ -44,10 +44,7 @@ def choose_columns(
 ) -> dict[str, str]:
     """The column of each role that the table has; see `KNOWN_COLUMNS` and ``mapped``.
 
-    The column of clusters may also have another role. Warns of unread columns that might be meant.
-
-    Raises:
-        InputError: a column is missing, or its name occurs twice.
+    The column of clusters may also have another role. Raises `InputError` for a missing column.
     """
     names = list(table.columns)
     check_roles(mapped)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from mechcore import progress
 from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
 from mechcore.data.tokenizer_checks import check_file, check_unknown
@@ -334,3 +336,24 @@ def _segment_at(offset: tuple[int, int], ranges: Mapping[int, tuple[int, int]]) 
         if end > start and end > low and end <= high:  # a leading space may lie outside
             return segment
     return SPECIAL
+
+
+BATCH_SIZE = 64
+
+Batches: TypeAlias = EncodedExamples | Iterable[Mapping[str, Any]]
+
+
+def as_batches(data: Batches, batch_size: int = BATCH_SIZE) -> Iterator[Mapping[str, Any]]:
+    """Batches of encoded examples, or the given ones; a lone dict is one batch."""
+    if isinstance(data, EncodedExamples):
+        return data.batches(batch_size)
+    return iter([data] if hasattr(data, "keys") else data)  # type: ignore[list-item]
+
+
+def batch_bar(
+    title: str, data: Batches, batch_size: int = BATCH_SIZE
+) -> AbstractContextManager[Callable[[], None]]:
+    """Progress over the batches of `as_batches`; none if their number is unknown."""
+    if isinstance(data, EncodedExamples) and batch_size > 0:
+        return progress.bar(title, data.n_batches(batch_size))
+    return nullcontext(lambda: None)

@@ -38,11 +38,7 @@ _WORD = re.compile(r"\d+(?:[.,]\d+)*|\w+(?:['\u2019]\w+)*")
 
 
 def feature_table(examples: Examples) -> pd.DataFrame:
-    """Features of examples, a column each, without those that an example lacks.
-
-    Raises:
-        InputError: a feature does not give one number for each example.
-    """
+    """Features of examples, a column each, without those that an example lacks."""
     columns = {name: np.asarray(FEATURES[name](examples), dtype=float) for name in FEATURES}
     for name, values in columns.items():
         if values.shape != (len(examples),) or np.isinf(values).any():

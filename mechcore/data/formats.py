@@ -34,11 +34,7 @@ ONE_COLUMN = "is this one column? Commas separate those of .csv, tabs of .tsv an
 
 
 def kind_of_file(path: Path) -> str:
-    """The format of a file by its suffix, such as ``".tsv"`` or ``".tsv.gz"``.
-
-    Raises:
-        InputError: there is no such file, or its format is unknown.
-    """
+    """The format of a file by its suffix, such as ``".tsv.gz"``, or an `InputError`."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     zipped = path.suffix.lower() == ".gz"
@@ -53,11 +49,7 @@ def kind_of_file(path: Path) -> str:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of any of the formats, as it is.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
-    """
+    """A table of any of the formats, as it is; `InputError` if it cannot be read."""
     import pyarrow.parquet
 
     kind = kind_of_file(path).removesuffix(".gz")

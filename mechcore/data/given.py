@@ -47,10 +47,7 @@ def given_examples(
     """The examples that ``data`` are or name; None where the module does not list it.
 
     ``split`` is what they are for, ``"train"``, ``"id"`` or ``"ood"``, and the name of rows; for
-    the other options see `mechcore.data.readers.read_examples`.
-
-    Raises:
-        InputError: they cannot be read.
+    the other options see `mechcore.data.readers.examples_of`.
     """
     if isinstance(data, Examples):
         place = f"examples {data.name!r}"
@@ -79,11 +76,7 @@ def given_sources(
     columns: Mapping[str, str] | None = None,
     label_map: Mapping[str, str] | None = None,
 ) -> tuple[Source, ...]:
-    """The sources that ``data`` name; none where the examples are in memory.
-
-    Raises:
-        InputError: a name is that of no task and no file, or that of both.
-    """
+    """The sources that ``data`` name; none where the examples are in memory."""
     if isinstance(data, Source):
         data = [data]
     elif isinstance(data, (str, PathLike)):
@@ -113,11 +106,7 @@ def _file(path: str) -> Source:
 
 
 def is_task(data: Any) -> bool:
-    """Whether ``data`` is the name of a task, or the file of one.
-
-    Raises:
-        InputError: it is the name of a file, too.
-    """
+    """Whether ``data`` is the name of a task or the file of one; `InputError` if it is both."""
     if not isinstance(data, (str, PathLike)):
         return False
     name = fspath(data)
@@ -153,7 +142,7 @@ def _texts(data: Any) -> Examples | None:
         data = data.tolist()
     if not isinstance(data, Sequence) or isinstance(data, str) or not data:
         return None
-    pairs = [(each, "") if isinstance(each, str) else each for each in data]
+    pairs = [(text, "") if isinstance(text, str) else text for text in data]
     if not all(
         isinstance(p, (tuple, list)) and len(p) == 2 and all(isinstance(t, str) for t in p)
         for p in pairs

@@ -44,11 +44,7 @@ class LabelMap:
         data: str | None = None,
         answers: bool = False,
     ) -> LabelMap:
-        """Map every label name to indices of classes; ``answers`` are a language model's classes.
-
-        Raises:
-            InputError: the class names are only numbers, or a label matches none of them.
-        """
+        """Map every label name to indices of classes, or of a model's ``answers``."""
         if are_generic(classes):
             raise InputError(
                 f"label names: the checkpoint names its classes {', '.join(classes)}, which does "
@@ -132,11 +128,7 @@ def class_names(
 
 
 def names_in(config: Any, owner: str) -> list[str]:
-    """Class names in index order from ``id2label``, or ``label2id`` if it has only numbers.
-
-    Raises:
-        InputError: it does not name each class by its index.
-    """
+    """Class names in index order from ``id2label``, or ``label2id`` if it has only numbers."""
     id2label = by_index(config.id2label) or {}
     names = [id2label.get(i) for i in range(len(id2label))]
     if not names or any(name is None or not str(name).strip() for name in names):

@@ -139,10 +139,7 @@ def _in_folder(task: Task, folder: Path) -> Task:
 
 
 def _renamed(groups: Mapping[str, tuple[str, ...]], hans: Source) -> dict[str, tuple[str, ...]]:
-    """The groups of subcases, with the names used in the data.
-
-    Some copies of HANS put the heuristic before the subcase, and a dash for a slash.
-    """
+    """The groups of subcases, with the names used in the data: some copies of HANS differ."""
     status = Path(hans.path or "").stat()
     names = _subset_names(hans.path, hans.split, status.st_mtime_ns, status.st_size)
     known = {_official_name(name): name for name in names}

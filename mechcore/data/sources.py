@@ -83,15 +83,11 @@ class Source:
                 f"source: path is {shown(repr(self.path))} and dataset {shown(repr(self.dataset))};"
                 " expected exactly one of them"
             )
-        for name in ("path", "dataset", "config", "split", "revision", "subset"):
-            value = getattr(self, name)
-            if value is not None and not value.strip():
-                raise InputError(f"source: {name} is {value!r}; expected a name, or leave it out")
-        for name in ("config", "revision"):
-            if self.path is not None and getattr(self, name) is not None:
-                raise InputError(
-                    f"source {self.path}: {name} belongs to a dataset, not to a path; leave it out"
-                )
+        if self.path is not None and (self.config or self.revision):
+            raise InputError(
+                f"source {self.path}: config and revision belong to a dataset, not to a path; "
+                "leave them out"
+            )
         for name in ("labels", "subsets"):
             if isinstance(getattr(self, name), str):
                 raise InputError(f"source: {name} is {getattr(self, name)!r}; expected a list")

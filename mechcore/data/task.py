@@ -108,12 +108,9 @@ A package provides one in the entry point group, a notebook by ``TASKS.register(
 
 
 def find_task(name: str, folder: str | Path | None = None) -> Task:
-    """A task by its name, or from a YAML file, see `read_task`.
+    """A task by its name, or from a YAML file, see `read_task`; `InputError` without one.
 
     ``folder`` holds a named task's files; None takes them from the hub.
-
-    Raises:
-        InputError: there is no such task, or files of it are missing.
     """
     if name.endswith(YAML):
         if folder is not None:

@@ -75,12 +75,8 @@ def check_file(
     if not differ:
         return
     row, other = differ[0]
-    sides = [
-        [*zip(encoding.tokens, encoding.ids, encoding.type_ids, strict=True)]
-        for encoding in (encoded.encodings[row], other)
-    ]
-    pairs = enumerate(zip(*sides, strict=False))
-    at = next((i for i, (used, filed) in pairs if used != filed), min(map(len, sides)))
+    sides = encoded.encodings[row].tokens, other.tokens
+    at = next((i for i, pair in enumerate(zip(*sides, strict=False)) if pair[0] != pair[1]), 0)
     used, filed = (shown(side[at : at + 4], 120) for side in sides)
     warn(
         f"examples {examples.name!r}: {len(differ)} of {len(rows)} texts compared have different "

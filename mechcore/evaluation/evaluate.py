@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.components import Mask
-from mechcore.data.batches import as_batches
-from mechcore.data.encoding import EncodedExamples
+from mechcore.data.encoding import EncodedExamples, as_batches
 from mechcore.data.examples import ALL, Population
 from mechcore.errors import InputError, NotFiniteError, warn
 from mechcore.evaluation.clusters import Sample

@@ -1,14 +1,9 @@
-"""Cutting paths: components that do not see what others write.
-
-A receiver *blind* to senders reads the residual stream of the running forward with their outputs
-replaced by their fill; all else is as in the run. See `_Rows` for how.
-"""
+"""Cutting paths: receivers that read the residual stream with some outputs replaced by a fill."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -222,8 +217,8 @@ def _running(
         for kind, name, components in places:
             sources, kept = rows.sources(components), rows.kept(components)
             there = None if bool((kept == 1).all()) else sent(kept, device)
-            write = _Write(kind, layer, sent(sources, device), there, runner, fill)
-            hooks.append((name, write))
+            place = kind, layer, sent(sources, device), there
+            hooks.append((name, partial(_write, place, runner, fill)))
     with intervening(runner.model, hooks):
         yield
 
@@ -237,30 +232,27 @@ def _read(sources: Int[Tensor, "row head"], activation: Tensor, hook: Any) -> Te
     return _exchanged(activation, by_group.gather(-1, first)[..., 0])
 
 
-@dataclass(frozen=True, eq=False)
-class _Write:
+def _write(
+    place: tuple[Kind, int, Tensor, Tensor | None],
+    runner: BlindModel,
+    fill: Fill,
+    activation: Tensor,
+    hook: Any,
+) -> Tensor:
     """The outputs of rows, [rows, pos, head, d_head] or [rows, pos, d_model].
 
-    ``kept`` is 0 for a row's senders; None if no row has any here.
+    A place has 0 [row, component] for a row's senders; None if no row has any there.
     """
-
-    kind: Kind
-    layer: int
-    sources: Int[Tensor, "row component"]
-    kept: Float[Tensor, "row component"] | None
-    runner: BlindModel
-    fill: Fill
-
-    def __call__(self, activation: Tensor, hook: Any) -> Tensor:
-        heads = activation if self.kind == "z" else activation[:, :, None]
-        out = _exchanged(heads, self.sources).view_as(activation)
-        if self.kept is None:
-            return out
-        rows = out.unflatten(0, (len(self.sources), -1))
-        m = self.kept.to(out)[:, None, None, :]
-        draws = self.fill.draws(self.kind, self.layer, rows.shape[1:])
-        values = self.fill.checked(self.kind, self.layer, self.runner.positions, draws)
-        return blended(rows, m[..., None] if self.kind == "z" else m, values).flatten(0, 1)
+    kind, layer, sources, kept = place
+    heads = activation if kind == "z" else activation[:, :, None]
+    out = _exchanged(heads, sources).view_as(activation)
+    if kept is None:
+        return out
+    rows = out.unflatten(0, (len(sources), -1))
+    m = kept.to(out)[:, None, None, :]
+    draws = fill.draws(kind, layer, rows.shape[1:])
+    values = fill.checked(kind, layer, runner.positions, draws)
+    return blended(rows, m[..., None] if kind == "z" else m, values).flatten(0, 1)
 
 
 def _exchanged(

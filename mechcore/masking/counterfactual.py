@@ -1,7 +1,6 @@
 """The counterfactual fill: a component's output on another text (activation patching).
 
-Vig et al. 2020, arXiv 2004.12265. Tokens are matched by position, counted from each row's first
-real token; positions that a shorter pair lacks take the component's mean.
+Vig et al. 2020, arXiv 2004.12265. Tokens are matched by position from the first real token.
 """
 
 from __future__ import annotations
@@ -28,13 +27,9 @@ from mechcore.models.protocol import Batch, device_of, forward, hook_mlp_out, ho
 
 
 class Counterfactual(Fill):
-    """The component's output on the paired example, at the same position.
+    """The component's output on the paired example, at the same position, or its mean.
 
-    Batches identify their examples by ``index``, as those of `EncodedExamples` do. ``means`` may be
-    None if pairs lack no position.
-
-    Raises:
-        InputError: there are no pairs.
+    Batches identify their examples by ``index``. ``means`` may be None if pairs lack no position.
     """
 
     is_finite: ClassVar[bool] = True

@@ -1,14 +1,7 @@
 """Fills: what replaces an ablated output, by name.
 
-A custom fill is a subclass of `Fill` with `Fill.values`, registered under a name:
-
-    @FILLS.register("half")
-    class Half(Fill):
-        def values(self, kind, layer, positions, draws):
-            return getattr(self.means, kind)[layer] / 2
-
-It then works wherever fills are named: in `mechcore.masked`, `mechcore.ablate`, on the command line
-and in studies. A package provides one as an entry point in the group ``mechcore.fills``.
+A custom fill is a subclass of `Fill` with `Fill.values`, registered by ``@FILLS.register("half")``
+or as an entry point in the group ``mechcore.fills``.
 """
 
 from __future__ import annotations
@@ -41,10 +34,7 @@ def is_per_token(kind: Kind, values: Tensor) -> bool:
 class Fill(ABC):
     """What replaces the ablated outputs of one model.
 
-    Args:
-        model: the masked model.
-        means: its mean activations; None only if the fill does not need them.
-        seed: seed of all random draws.
+    ``means`` may be None only if the fill does not need them; ``seed`` is that of all random draws.
 
     Attributes:
         needs_means: whether the fill needs means.
@@ -224,12 +214,7 @@ FillMaker: TypeAlias = str | Callable[[Any, MeanActivations | None, int], Fill]
 
 
 def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: int) -> Fill:
-    """The fill of that name for a model.
-
-    Raises:
-        MismatchError: the means belong to another model.
-        InputError: there is no such fill, it needs means, or ``means`` are not means.
-    """
+    """The fill of that name for a model; raises where means are needed, or another model's."""
     if means is not None:
         check_means(means, None)
     if not isinstance(name, str):

@@ -1,18 +1,17 @@
 """The one intervention: ``x -> fill + m * (x - fill)`` at every component's output.
 
-With `mechcore.masking.blinding` and `mechcore.ablation.engines.restart` this is the only code
-that writes to ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
+Only it, `mechcore.masking.blinding` and `mechcore.ablation.engines.restart` write to those hooks.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import Mask
@@ -32,6 +31,7 @@ from mechcore.models.protocol import (
     logits_of,
     model_inputs,
 )
+from mechcore.models.stack import Stack
 from mechcore.session import plain_numbers
 
 FillName: TypeAlias = str
@@ -179,9 +179,7 @@ class _Values:
 def intervening(model: Any, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]:
     """Change the outputs of components, in evaluation mode and only in this thread.
 
-    Raises:
-        InputError: the model lacks a hook point.
-        MechcoreError: the model is masked already, or inside the block another thread runs it.
+    `MechcoreError` if the model is masked already, or another thread runs it inside the block.
     """
     if model in _masked_models:
         raise MechcoreError(
@@ -234,3 +232,31 @@ def _hook(
         return out if n_masks is None else out.flatten(0, 1)
 
     return apply
+
+
+def masked_stack(
+    stack: Stack,
+    inputs: Mapping[str, Tensor],
+    read: Int[Tensor, " batch"],
+    values: Float[Tensor, "mask *batch layer component"],
+    z_fill: Float[Tensor, "layer head d_head"],
+    mlp_fill: Float[Tensor, "layer d_model"],
+) -> Float[Tensor, "mask batch out"]:
+    """Logits at the position that is read, under every mask; gradients flow into masks and fills.
+
+    ``inputs`` are those of `mechcore.models.protocol.model_inputs`. Values are those of the masks,
+    or of every mask for every row.
+    """
+    n_masks, n_heads, every = len(values), stack.n_heads, list(range(stack.n_heads))
+    context = stack.context(inputs, read)
+    x = stack.embed(inputs)  # shared by all masks until the first layer's heads are masked
+    rows = (-1, len(x))
+    values = sent(values if values.ndim == 4 else values[:, None], x.device).to(x)[:, :, None]
+    for layer in range(len(stack.layers)):
+        z = stack.z(layer, x, context, every).unflatten(0, rows)
+        z = blended(z, values[..., layer, :n_heads, None], z_fill[layer])
+        kept = stack.kept_positions(layer, x, context).unflatten(0, rows)
+        x = stack.after_attention(layer, kept + stack.project(layer, z, every, bias=True))
+        out = blended(stack.mlp(layer, x), values[..., layer, n_heads:], mlp_fill[layer])
+        x = stack.after_mlp(layer, x + out).flatten(0, 1)
+    return stack.out(stack.head(x[:, 0])).unflatten(0, (n_masks, -1))

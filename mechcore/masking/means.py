@@ -1,7 +1,6 @@
-"""Mean activations of every component, with which masking replaces outputs.
+"""Mean activations of every component over training data, with which masking replaces outputs.
 
-One vector per component, pooled over examples and positions of training data without padding
-(arXiv 2403.03942, section 3; the authors' script pools padding in).
+Padding is left out (arXiv 2403.03942, section 3; the authors' script pools it in).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechcore.components import Component, ModelShape
-from mechcore.data.batches import as_batches, batch_bar
+from mechcore.data.encoding import as_batches, batch_bar
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
 from mechcore.models.batches import real_positions

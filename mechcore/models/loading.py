@@ -280,17 +280,10 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
         if classifier and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
     if architecture not in ArchitectureAdapterFactory._adapters:
-        own: str | None = architecture
-        if architecture.endswith("ForSequenceClassification"):
-            own = family.language_model(config.model_type)
-        looked_for = (
-            f"{own} among TransformerLens's" if own else f"{config.model_type!r} among its own"
-        )
         raise InputError(
-            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; mechcore looked "
-            f"for {looked_for} architectures; classifiers that can be loaded are those of "
-            f"{', '.join(ARCHITECTURES)} and of the decoders whose language models TransformerLens "
-            "bridges; docs/extend.md says how to add a family"
+            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers that "
+            f"can be loaded are those of {', '.join(ARCHITECTURES)} and of the decoders whose "
+            "language models TransformerLens bridges; docs/extend.md says how to add a family"
         )
     trial = Trial(hf_model, read_pair(name, revision, config))
     try:

@@ -26,21 +26,18 @@ class ModelIdentity(Identity):
         """Compute the identity; the digest of all weights again only when sums over them change."""
         sums = _sums_of_weights(model)
         known = _identities.get(model)
-        if known is None or known[0] != sums:
-            known = _identities[model] = (sums, cls._compute(model))
-        return known[1]
-
-    @classmethod
-    def _compute(cls, model: Any) -> ModelIdentity:
+        if known is not None and known[0] == sums:
+            return known[1]
         shape, cfg = ModelShape.of(model), model.cfg
         state = {
             name.replace("_original_component.", ""): tensor
             for name, tensor in weights_of(model).state_dict().items()
         }
         dtype = str(dtype_of(model)).removeprefix("torch.")
-        return cls(
-            shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model, dtype, tensors_digest(state)
-        )
+        sizes = shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model
+        identity = cls(*sizes, dtype, tensors_digest(state))
+        _identities[model] = (sums, identity)
+        return identity
 
 
 def check_is_mask(mask: Any) -> None:

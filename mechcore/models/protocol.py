@@ -33,6 +33,11 @@ from mechcore.session import plain_numbers, plain_session
 
 Batch: TypeAlias = Mapping[str, Any]
 
+_KINDS = {
+    "TransformerBridge": "bridge",
+    "HookedTransformer": "hooked-transformer",
+    "HookedEncoder": "hooked-encoder",
+}
 _FUSED = (".qkv.", ".gate_up_proj.")
 _LOGIT_BIAS = "lm_head.bias"
 
@@ -64,13 +69,8 @@ def hook_pattern(layer: int) -> str:
 
 def kind_of(model: Any) -> str:
     """``"bridge"``, ``"hooked-transformer"`` or ``"hooked-encoder"``; else an `InputError`."""
-    names = {base.__name__ for base in type(model).__mro__}
-    for name, kind in (
-        ("TransformerBridge", "bridge"),
-        ("HookedTransformer", "hooked-transformer"),
-        ("HookedEncoder", "hooked-encoder"),
-    ):
-        if name in names:
+    for base in type(model).__mro__:
+        if kind := _KINDS.get(base.__name__):
             return kind
     raise InputError(
         f"model: found {type(model).__name__}; expected a HookedTransformer, HookedEncoder or "
@@ -148,8 +148,7 @@ def model_classes(model: Any, given: Sequence[str] | None = None) -> list[str] |
 
 def n_rows(model: Any) -> int:
     """How many classes the head of a classifier has."""
-    hf_model = model.original_model
-    return int(getattr(hf_model, "num_labels", None) or hf_model.config.num_labels)
+    return int(model.original_model.config.num_labels)
 
 
 def device_of(model: Any) -> torch.device:
@@ -175,8 +174,7 @@ def weights_of(model: Any) -> nn.Module:
 def named_weights(model: Any) -> dict[str, nn.Parameter]:
     """Every weight of the model once, by its name in the checkpoint's own module.
 
-    A bridge runs parts of fused matrices (GPT-2, Phi-3) that share their memory; only the parts are
-    named here, so that to change every weight changes none twice.
+    Of fused matrices (GPT-2, Phi-3) only the parts that a bridge runs, which share their memory.
     """
     return {
         name.replace("_original_component.", ""): weight
@@ -286,10 +284,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
 
 
 def padding_token(model: Any) -> tuple[int | None, bool]:
-    """The token that rows are padded with, and whether texts, too, may begin or end with it.
-
-    Without one of its own, the end of the text is what decoders are padded with.
-    """
+    """The token that rows are padded with, and whether texts may begin or end with it."""
     config = getattr(weights_of(model), "config", model.cfg)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     ids: dict[str, list[Any]] = {}

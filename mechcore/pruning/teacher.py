@@ -17,8 +17,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.cost import count_passes
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FILLS, FillMaker
-from mechcore.masking.interventions import masked
-from mechcore.masking.masked_stack import masked_stack
+from mechcore.masking.interventions import masked, masked_stack
 from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.devices import chosen, sent

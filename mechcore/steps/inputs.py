@@ -8,9 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from mechcore.data.answers import chat_prompt
-from mechcore.data.copies import warn_of_copies
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.examples import Examples
+from mechcore.data.examples import Examples, warn_of_copies
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
 from mechcore.data.task import SPLITS, Task, find_task

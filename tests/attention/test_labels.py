@@ -29,26 +29,6 @@ def scores(**columns: list[float]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def test_label_is_the_largest_mass_that_passes_both_thresholds() -> None:
-    given = scores(
-        mass_first=[0.3, 0.3, 0.3, 0.1, 0.2, 0.4],
-        ratio_first=[5.0, 2.9, 5.0, 5.0, 5.0, 5.0],
-        mass_repeated=[0.4, 0.4, 0.5, 0.1, NAN, 0.4],
-        ratio_repeated=[6.0, 6.0, 2.0, 9.0, NAN, 6.0],
-        mass_other=[0.3, 0.3, 0.2, 0.8, 0.8, 0.2],
-        ratio_other=[9.0] * 6,
-    )
-    labelled = categorise(given, Thresholds(mass=0.25, ratio=3))
-    expected = {
-        "category": ["repeated", "repeated", "first", "mixed", "mixed", "first"],
-        # The fourth and fifth reach nothing; the last is a tie.
-        "also": ["first", "", "", "", "", "repeated"],
-    }
-    assert labelled[["category", "also"]].to_dict("list") == expected
-    assert "category" not in given.columns
-    pd.testing.assert_frame_equal(labelled.drop(columns=["category", "also"]), given)
-
-
 def test_labels_stand_after_the_head_and_are_replaced_when_given_again() -> None:
     given = scores(layer=[0], head=[1], mass_next=[0.5], ratio_next=[4.0])
     once = categorise(given)
@@ -184,23 +164,6 @@ def test_a_reason_where_nothing_is_defined() -> None:
     found = explain(given, "0.0")
     assert found.reason == "L0.H0 is mixed: no category is defined for these inputs."
     assert not found.table[["mass_passes", "ratio_passes"]].any(axis=None)
-
-
-def test_an_explanation_reads_as_text_and_as_html(heads: pd.DataFrame) -> None:
-    found = explain(heads, "L0.H0")
-    lines = str(found).splitlines()
-    assert lines[0] == found.reason
-    assert len(lines) == 2 + len(found.table)
-    assert lines[2].split()[:4] == ["previous", "1.000", "1.000", "1.000"]
-    html = found._repr_html_()
-    assert found.reason in html
-    assert html.count("<tr") == 1 + len(found.table)
-
-
-@pytest.mark.parametrize("head", ["L0.H3", "L1.H0", "L0.MLP"])
-def test_an_unknown_head_is_an_error(heads: pd.DataFrame, head: str) -> None:
-    with pytest.raises(InputError, match=rf"head {head}: not in the table.*its 3 heads"):
-        explain(heads, head)
 
 
 NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])

@@ -18,7 +18,6 @@ from attention.planted import (
     one_hot,
     random_patterns,
     score_patterns,
-    stacked,
     token_infos,
     tokens_of,
     wider,
@@ -113,53 +112,6 @@ def test_hand_computed_scores() -> None:
     assert figures(row, "examples", ENCODER) == [1] * 7
     assert np.isnan(figures(row, "sd", ENCODER)).all()
     assert "mass_induction" not in row.index
-
-
-def test_hand_computed_scores_of_a_causal_model() -> None:
-    pattern = torch.tensor(
-        [
-            #  a     b     b     a
-            [1.0, 0.0, 0.0, 0.0],  # a: first, self
-            [0.3, 0.7, 0.0, 0.0],  # b: first and previous; self
-            [0.1, 0.2, 0.7, 0.0],  # b: first; previous and repeated; self and induction
-            [0.4, 0.3, 0.2, 0.1],  # a: first and repeated; induction; previous; self
-        ],
-        dtype=torch.float64,
-    )
-    tokens = tokens_of("abba", "0000", causal=True)
-    row = score_patterns(pattern[None, None, None], tokens).iloc[0]
-    nan = math.nan
-    found = pd.DataFrame(
-        {m: figures(row, m, CAUSAL) for m in ("mass", "uniform", "share", "examples")}, CAUSAL
-    )
-    expected = pd.DataFrame(
-        {
-            "first": [1.8 / 4, (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, 1.8 / 4, 1],
-            "separator": [nan, nan, 0, 0],
-            "self": [(1 + 0.7 + 0.7 + 0.1) / 4, (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, 1.5 / 4, 1],
-            "previous": [(0.3 + 0.2 + 0.2) / 3, (1 / 2 + 1 / 3 + 1 / 4) / 3, 0.4 / 4, 1],
-            "next": [nan, nan, 0, 0],
-            "repeated": [(0.2 + 0.4) / 2, (1 / 3 + 1 / 4) / 2, 0, 1],
-            "induction": [(0.7 + 0.3) / 2, (1 / 3 + 1 / 4) / 2, 0.3 / 4, 1],
-            "other": [nan, nan, 0, 0],
-        },
-        ["mass", "uniform", "share", "examples"],
-    ).T
-    pd.testing.assert_frame_equal(found, expected)
-    assert row["distance"] == pytest.approx((0.3 + 0.1 * 2 + 0.2 + 0.4 * 3 + 0.3 * 2 + 0.2) / 4)
-
-
-def test_rows_of_a_batch_are_weighted_by_their_queries() -> None:
-    # The previous token gets 1 in one row of three queries that have one, 0 in the other with one.
-    tokens = stacked(tokens_of("abcd", "0000"), tokens_of("ab", "00"))
-    pattern = torch.cat([one_hot([0, 0, 1, 2]), one_hot([1, 1, 0, 0])], 1)
-    row = score_patterns(pattern, tokens).iloc[0]
-    assert (row["n_examples"], row["n_queries"]) == (2, 6)
-    assert row["mass_previous"] == pytest.approx(3 / 4)
-    assert row["uniform_previous"] == pytest.approx((3 * 1 / 4 + 1 * 1 / 2) / 4)
-    assert row["sd_previous"] == pytest.approx(math.sqrt(1 / 2))  # 1 and 0
-    assert row["distance"] == pytest.approx(4 / 6)
-    assert row["mass_next"] == pytest.approx(1 / 4)
 
 
 def test_undefined_categories_are_nan_and_share_nothing() -> None:

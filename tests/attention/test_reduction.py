@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -36,17 +35,6 @@ def filled(tokens: TokenInfo, patterns: torch.Tensor) -> BatchPatterns:
     for layer, pattern in enumerate(patterns):
         batch.add(layer, pattern)
     return batch
-
-
-def test_counts_by_hand() -> None:
-    # "[CLS] a b [SEP] a [SEP]", and "[CLS] a" with padding
-    batch = BatchPatterns(stacked(PAIR, tokens_of("^a", "-0")), 1)
-    # first, separator, self, previous, next, repeated, other
-    assert batch.defined[:, 0].tolist() == [[6, 6, 6, 5, 5, 2, 5], [2, 0, 2, 1, 1, 0, 0]]
-    # Other: CLS to b and a; the first a to none; b to a; SEP to a; a to b; SEP to a and b.
-    expected = [[6, 12, 6, 5, 5, 2, 2 + 1 + 1 + 1 + 2], [2, 0, 2, 1, 1, 0, 0]]
-    np.testing.assert_allclose(batch.uniform[:, 0], np.array(expected) / [[6], [2]])
-    assert batch.n_queries == 8
 
 
 @given(token_infos(), st.integers(0, 100))

@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from attention.planted import (
@@ -16,11 +15,8 @@ from attention.planted import (
     random_patterns,
     score_patterns,
     stacked,
-    token_infos,
     tokens_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
@@ -141,22 +137,6 @@ def test_intervals_of_clusters_draw_whole_clusters() -> None:
         assert math.isnan(row["low_repeated"])  # 4 rows, each twice: fewer than 8 clusters
 
 
-@given(token_infos(), st.integers(0, 100), st.data())
-@settings(max_examples=20)
-def test_how_batches_are_formed_changes_nothing(
-    tokens: TokenInfo, seed: int, data: st.DataObject
-) -> None:
-    patterns = random_patterns(tokens, seed).nan_to_num(0)
-    together = head_scores(patterns, tokens, resamples=8)
-    order = data.draw(st.permutations(range(len(tokens.real))))
-    apart = HeadScores(ModelShape(2, 2), tokens.causal, 8)
-    for row in order:
-        counted(apart, patterns, tokens, [row])
-    pd.testing.assert_frame_equal(apart.table(), together.table(), atol=1e-7)
-    for name in ("mass_squares", "mass_queries", "query_squares"):  # those of intervals
-        torch.testing.assert_close(getattr(apart, name), getattr(together, name))
-
-
 def giving_back(own: Sequence[Sequence[float]], tokens: TokenInfo) -> Tensor:
     """Heads that give this much to the previous token, [example][head], the rest to themselves."""
     pos = tokens.ids.shape[1]
@@ -219,18 +199,6 @@ def test_resamples_and_seeds_are_whole_numbers(resamples: float) -> None:
     tokens = tokens_of("ab", "00")
     with pytest.raises(InputError, match=f"resamples is {resamples}"):
         score_patterns(random_patterns(tokens), tokens, resamples=resamples)
-
-
-def test_spread_is_over_the_means_of_examples() -> None:
-    tokens = twelve_rows()
-    patterns = random_patterns(tokens, spread=2.0)
-    table = score_patterns(patterns, tokens)
-    for _, row in table.iterrows():
-        for name in ENCODER:
-            mass, _, count = sums(patterns, tokens, row["layer"], row["head"], name)
-            own = mass[count > 0] / count[count > 0]
-            expected = own.std(ddof=1) if len(own) > 1 else math.nan
-            assert row[f"sd_{name}"] == pytest.approx(expected, nan_ok=True, abs=1e-9)
 
 
 def wavering(previous: Sequence[float]) -> tuple[Tensor, TokenInfo]:

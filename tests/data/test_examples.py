@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.data.copies import near_copies, warn_of_copies
-from mechcore.data.examples import COLUMNS, Examples, half_rows
+from mechcore.data.examples import COLUMNS, Examples, half_rows, near_copies, warn_of_copies
 from mechcore.errors import InputError
 
 

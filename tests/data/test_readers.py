@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mechcore.data.examples import Examples
-from mechcore.data.readers import data_name, examples_of, read_examples, with_meanings
+from mechcore.data.readers import examples_of, read_examples, with_meanings
 from mechcore.errors import InputError, MechcoreWarning
 
 ROWS = [
@@ -450,26 +450,10 @@ MULTINLI = (
     "\tentailment\t\t\t\t\n"
 )
 
-GLUE_MNLI = (
-    "index\tpromptID\tpairID\tgenre\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
-    '0\t31193\t31193n\tgovernment\t(ROOT)\t"Cost" isn\'t all\tIt is "\tneutral\tneutral\n'
-)
-
-HANS = (
-    "gold_label\tsentence1_parse\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
-    "non-entailment\t(ROOT a)\tThe president advised the doctor ."
-    "\tThe doctor advised the president .\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
-)
-
 QQP = (
     "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     '133273\t213221\t213222\tWhat is "NA"?\tIs "it\t0\n'
     "402555\t536040\t536041\tHow do I control my anger?\tHow do I stay calm?\t1\n"
-)
-
-PAWS = (
-    "id\tsentence1\tsentence2\tlabel\n"
-    "1\tHow do `` they '' differ ?\tHow they do `` differ '' ?\t0\n"
 )
 
 
@@ -483,30 +467,6 @@ def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
         "label": ["neutral", "entailment"],
         "subset": ["all", "all"],
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("train.tsv", GLUE_MNLI, ['"Cost" isn\'t all', 'It is "', "neutral", "all"]),
-        (
-            "heuristics_evaluation_set.txt",
-            HANS,
-            [
-                *("The president advised the doctor .", "The doctor advised the president ."),
-                *("non-entailment", "ln_subject/object_swap"),
-            ],
-        ),
-        ("dev.tsv", QQP, ['What is "NA"?', 'Is "it', "0", "all"]),
-        (
-            "paws.tsv",
-            PAWS,
-            ["How do `` they '' differ ?", "How they do `` differ '' ?", "0", "all"],
-        ),
-    ],
-)
-def test_official_files(write: Write, name: str, content: str, expected: list[str]) -> None:
-    assert read_examples(write(name, content)).frame.iloc[0].tolist() == expected
 
 
 BROKEN = (
@@ -538,11 +498,6 @@ def test_other_texts_are_no_bytes(write: Write, kept: list[str]) -> None:
     assert columns(read_examples(write("x.jsonl", "\n".join(lines))))["text_a"] == kept
 
 
-def test_names_of_data() -> None:
-    assert data_name("folder.v1/hans.tsv.gz") == "hans"
-    assert data_name(Path("mnli")) == "mnli"
-
-
 @pytest.mark.parametrize("given", ["Yes ", "Yes", " Yes"])
 @pytest.mark.parametrize("number", ["0", "0.0", "0."])
 def test_meanings_do_not_hang_on_spaces_or_on_how_a_whole_number_is_written(
@@ -553,12 +508,6 @@ def test_meanings_do_not_hang_on_spaces_or_on_how_a_whole_number_is_written(
     assert found.tolist() == ["entailment"] * 2 + ["neutral"] * 3 + ["0.5", "No"]
     both = with_meanings(labels[2:4], {"0": "a", "0.0": "b"})  # as it is written comes first
     assert both.tolist() == ["a", "b"]
-
-
-def test_label_names_that_swap_are_applied_once(write: Write) -> None:
-    path = write("x.csv", "text,label\na,no\nb,yes\n")
-    swapped = read_examples(path, label_map={"no": "yes", "yes": "no"})
-    assert columns(swapped)["label"] == ["yes", "no"]
 
 
 def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:

@@ -330,9 +330,7 @@ def test_content_of_a_data_set_is_that_of_its_examples(save: Save, tmp_path: Pat
     [
         ({}, "path is None and dataset None; expected exactly one"),
         ({"path": "a", "dataset": "b"}, "expected exactly one"),
-        ({"path": " "}, "path is ' '; expected a name"),
-        ({"path": "a", "revision": "main"}, "source a: revision belongs to a dataset"),
-        ({"path": "a", "config": "x"}, "source a: config belongs to a dataset"),
+        ({"path": "a", "revision": "main"}, "source a: config and revision belong to a dataset"),
         ({"path": "a", "labels": "entailment"}, "labels is 'entailment'; expected a list"),
         (
             {"path": "a", "columns": {"text": "x"}},

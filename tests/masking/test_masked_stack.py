@@ -7,8 +7,7 @@ import torch
 from helpers import FEW, Cases, padded, texts
 
 from mechcore.components import Mask, ModelShape
-from mechcore.masking.interventions import masked
-from mechcore.masking.masked_stack import masked_stack
+from mechcore.masking.interventions import masked, masked_stack
 from mechcore.masking.means import MeanActivations
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.protocol import frozen, is_classifier, model_inputs, read_position

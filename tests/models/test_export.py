@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import helpers
@@ -15,8 +14,6 @@ import pytest
 import torch
 import transformers as hf
 from helpers import Cases, close, padded, texts
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from models.families import config_of as tiny_config
 from safetensors.torch import load_file
 
@@ -133,21 +130,6 @@ def test_the_checkpoint_gives_the_masked_logits(source: Source, name: str) -> No
     close(plain_logits(source.exported(name), batch), expected)
     if name != "nothing":
         assert (expected - source.masked(FULL, batch)).abs().max() > 1e-2
-
-
-@settings(max_examples=5)
-@given(
-    values=st.lists(st.booleans(), min_size=10, max_size=10),
-    fill=st.sampled_from(["mean", "zero"]),
-    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
-)
-def test_any_mask_folds(sources: Sources, values: Any, fill: Any, lengths: list[int]) -> None:
-    source, mask = sources("qwen2-lm"), Mask(torch.tensor(values).reshape(2, 5))
-    batch = padded(texts(lengths))
-    with TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        export_checkpoint(source.path, out, mask, source.means, fill)
-        close(plain_logits(out, batch), source.masked(mask, batch, fill))
 
 
 # -- weights --------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
-from mechcore.masking.interventions import masked
-from mechcore.masking.masked_stack import masked_stack
+from mechcore.masking.interventions import masked, masked_stack
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.architectures.base import ARCHITECTURES, Architecture

@@ -20,7 +20,7 @@ from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.protocol import model_inputs, read_position
-from mechcore.models.stack import Layer, Linear, Norm, Stack, attention_kernels
+from mechcore.models.stack import Layer, Linear, Norm, Stack
 
 MODELS = ("bert", "gpt2-lm", "llama", "mistral")
 LAST = helpers.N_LAYERS - 1
@@ -171,19 +171,6 @@ def test_other_heads_in_every_row_go_through_w_o(subject: Subject) -> None:
         one = z[row, order].movedim(0, -2)
         expected = stack.project(1, one, sorted(each), bias=False)
         torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_attention_on_a_gpu_is_never_cudnns() -> None:
-    enabled = torch.backends.cuda.cudnn_sdp_enabled
-    assert enabled()
-    with attention_kernels(torch.device("cpu")):
-        assert enabled()
-    with attention_kernels(torch.device("cuda")):
-        assert not enabled()
-        assert torch.backends.cuda.flash_sdp_enabled()
-        assert torch.backends.cuda.mem_efficient_sdp_enabled()
-        assert torch.backends.cuda.math_sdp_enabled()
-    assert enabled()
 
 
 # -- settings, and what is refused ----------------------------------------------------------------

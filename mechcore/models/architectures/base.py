@@ -96,24 +96,18 @@ class Architecture:
 
         None where TransformerLens has its own, or there is none. ``kind`` is ``config.model_type``.
         """
-        from mechcore.models.architectures.adapters import derived
-
-        bridged = cls.language_model(kind)
-        if bridged is None or not name.endswith("ForSequenceClassification"):
-            return None
-        return derived(cls, bridged, name)
-
-    @classmethod
-    def language_model(cls, kind: str) -> str | None:
-        """The class whose TransformerLens adapter bridges a decoder's classifiers; None if none."""
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         )
 
-        if cls.encoder or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        from mechcore.models.architectures.adapters import derived
+
+        decoder = not cls.encoder and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        bridged = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+        if not decoder or bridged is None or not name.endswith("ForSequenceClassification"):
             return None
-        return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+        return derived(cls, bridged, name)
 
     def reach(self, layer: int) -> int | None:
         """How many tokens away the furthest key is that a layer attends to; None where all are."""
@@ -127,19 +121,11 @@ class Architecture:
         return int(window) - 1
 
     def stack(self, model: Any) -> Stack:
-        """The layers of a bridge as functions of the weights, for the prefix-sharing engine.
-
-        Raises:
-            InputError: the family offers none, or the model has a part that a `Stack` has not.
-        """
+        """A bridge's layers as functions of the weights; `InputError` if there are none."""
         raise unsupported(f"a bridge of {type(model.original_model).__name__}")
 
     def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
-        """The same network with biases, to hold means, at the projections that need them.
-
-        Raises:
-            InputError: there are none, and no way to add them.
-        """
+        """The network with biases, to hold means, where needed; else `InputError`."""
         assert self.projections is not None
         for needed, path in zip((attention, mlp), self.projections, strict=True):
             if needed and model.base_model.get_submodule(path.format(0)).bias is None:
@@ -168,9 +154,9 @@ OWN = {
     "distilbert": "mechcore.models.architectures.bert:DistilBert",
     "albert": "mechcore.models.architectures.bert:Albert",
     "mpnet": "mechcore.models.architectures.bert:MPNet",
-    "deberta": "mechcore.models.architectures.deberta:Deberta",
-    "deberta-v2": "mechcore.models.architectures.deberta:DebertaV2",
-    "modernbert": "mechcore.models.architectures.modernbert:ModernBert",
+    "deberta": "mechcore.models.architectures.bert:Deberta",
+    "deberta-v2": "mechcore.models.architectures.bert:DebertaV2",
+    "modernbert": "mechcore.models.architectures.bert:ModernBert",
     "gpt2": "mechcore.models.architectures.decoders:GPT2",
     "llama": "mechcore.models.architectures.decoders:Llama",
     "mistral": "mechcore.models.architectures.decoders:Mistral",

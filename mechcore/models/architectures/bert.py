@@ -1,4 +1,4 @@
-"""BERT and the encoders that differ from it in names, head and embeddings."""
+"""BERT, the encoders that differ from it in names, DeBERTa and ModernBERT."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge.generalized_components import LinearBridge
 
-from mechcore.models.architectures.encoder import BERT_MODULES, Encoder
+from mechcore.errors import InputError
+from mechcore.models.architectures.base import with_new_biases
+from mechcore.models.architectures.encoder import BERT_MODULES, Encoder, ReadAttention
 from mechcore.models.architectures.layers import encoder_stack
 from mechcore.models.stack import Inputs, Stack
 
@@ -142,3 +146,142 @@ class Albert(Encoder):
         encoder.config = copy.copy(self.config)
         encoder.config.num_hidden_layers = encoder.config.num_hidden_groups = len(layers)
         return len(layers)
+
+
+class OfTokens(LinearBridge):
+    """A projection that serves tokens and then relative positions, which pass its hooks unseen."""
+
+    _of_tokens = True
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Project the states of tokens through the hook points, anything else past them."""
+        if not self._of_tokens:
+            matrix: Any = self.original_component
+            projected: Tensor = matrix(input)
+            return projected
+        self._of_tokens = False
+        return super().forward(input, *args, **kwargs)
+
+
+class SharedProjections(ReadAttention):
+    """Attention of DeBERTa-v2, where `OfTokens` may project relative positions, too."""
+
+    projections = {"q": OfTokens, "k": OfTokens}
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """See `ReadAttention.forward`."""
+        self.q._of_tokens = self.k._of_tokens = True
+        return super().forward(hidden_states, *args, **kwargs)
+
+
+class FusedProjections(ReadAttention):
+    """Attention of the first DeBERTa, which adds biases to queries and values later on."""
+
+    hook_aliases = {"hook_z": "o.hook_in"}
+
+
+class DebertaV2(Encoder):
+    """DeBERTa-v2 and v3; a convolution may follow the first layer, outside of its block."""
+
+    head = {"pooler": "pooler.dense", "classifier": "classifier"}
+    prefix = "deberta."
+    projections = ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense")
+    attention: ClassVar[type[ReadAttention]] = SharedProjections
+    modules = {
+        **BERT_MODULES,
+        "embed_project": "embeddings.embed_proj",
+        **{f"blocks.attn.{part[0]}": f"self.{part}_proj" for part in ("query", "key", "value")},
+    }
+
+
+class Deberta(DebertaV2):
+    """The first DeBERTa, whose queries, keys and values have no hook points."""
+
+    attention = FusedProjections
+    modules = {
+        **{k: path for k, path in DebertaV2.modules.items() if not k.startswith("blocks.attn.")},
+        "blocks.attn.qkv": "self.in_proj",
+        "blocks.attn.o": "output.dense",
+    }
+
+    def prepare(self, hf_model: Any) -> int:
+        """See `Encoder.prepare`; raises `InputError` where heads mix their patterns."""
+        if getattr(self.config, "talking_head", False):
+            raise InputError(
+                f"model: found a {type(hf_model).__name__} with talking_head=True, whose heads mix "
+                "their patterns; expected talking_head=False"
+            )
+        return super().prepare(hf_model)
+
+
+class FusedProjection(LinearBridge):
+    """One matrix for queries, keys and values, each with a hook point."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Queries, keys and values in a row."""
+        q, k, v = super().forward(input, *args, **kwargs).chunk(3, -1)
+        return torch.cat([self.hook_q(q), self.hook_k(k), self.hook_v(v)], -1)
+
+
+class FusedAttention(ReadAttention):
+    """Attention with a `FusedProjection`; hooks see queries and keys before their rotation."""
+
+    projections = {"qkv": FusedProjection}
+    hook_aliases = {
+        **{f"hook_{part}": f"qkv.hook_{part}" for part in "qkv"},
+        "hook_z": "o.hook_in",
+    }
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """See `ReadAttention.forward`."""
+        if hidden_states.dtype == torch.float64 and kwargs["attention_mask"] is not None:
+            # The softmax is taken in float32, which has minus infinity for the least float64, and
+            # padding with nothing but padding in its window would not be a number.
+            least = torch.finfo(torch.float32).min
+            kwargs["attention_mask"] = kwargs["attention_mask"].clamp(min=least)
+        return super().forward(hidden_states, *args, **kwargs)
+
+    def setup_hook_compatibility(self) -> None:
+        """Give all of them the shape [batch, pos, head, d_head]."""
+        super().setup_hook_compatibility()
+        for point in (self.qkv.hook_q, self.qkv.hook_k, self.qkv.hook_v):
+            point.hook_conversion = self.o.hook_in.hook_conversion
+
+
+class ModernBert(Encoder):
+    """ModernBERT, whose layers attend to a window or to the whole text."""
+
+    head = {"pooler": "head.dense", "classifier": "classifier"}
+    prefix = "model."
+    post_norm = False
+    projections = ("layers.{}.attn.Wo", "layers.{}.mlp.Wo")
+    attention = FusedAttention
+    modules = {
+        "embed": "embeddings.tok_embeddings",
+        "embed_ln": "embeddings.norm",
+        "blocks": "layers",
+        "blocks.ln1": "attn_norm",
+        "blocks.ln2": "mlp_norm",
+        "blocks.attn": "attn",
+        "blocks.attn.qkv": "Wqkv",
+        "blocks.attn.o": "Wo",
+        "blocks.mlp.in": "mlp.Wi",
+        "blocks.mlp.out": "mlp.Wo",
+        "ln_final": "final_norm",
+    }
+
+    def reach(self, layer: int) -> int | None:
+        """See `Architecture.reach`: the window is named by its half, without the query itself."""
+        reach = super().reach(layer)
+        return None if reach is None else reach + 1
+
+    def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
+        """See `Architecture.with_biases`."""
+        config = copy.deepcopy(self.config)
+        config.attention_bias |= attention
+        config.mlp_bias |= mlp
+        return with_new_biases(model, type(model), config)

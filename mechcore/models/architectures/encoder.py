@@ -89,10 +89,9 @@ class Encoder(Architecture):
 
     Attributes:
         prefix: of the base model's modules in a classifier, such as ``"electra."``.
-        modules: where the base model has its modules, by TransformerLens's names. What begins with
-            ``blocks.`` is looked for in the layer, and with ``blocks.attn.`` in its attention.
-            ``blocks.attn`` is the module in which the softmax is taken, and returns its output, or
-            a tuple with it.
+        modules: where the base model has its modules, by TransformerLens's names. ``blocks.x`` is
+            looked for in the layer, ``blocks.attn.x`` in its attention. ``blocks.attn`` is the
+            module in which the softmax is taken.
         post_norm: whether normalisation follows the residual add (BERT) or precedes the block.
         attention: the bridge of its attention.
     """

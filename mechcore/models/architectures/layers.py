@@ -25,11 +25,7 @@ from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
 
 
 def stack_of(model: Any) -> Stack:
-    """A copy of the model's weights as a `Stack`.
-
-    Raises:
-        InputError: the model is of another kind, or has a part that a `Stack` has not.
-    """
+    """A copy of the model's weights as a `Stack`; `InputError` for parts that it has not."""
     if kind_of(model) != "bridge":
         raise unsupported(f"a {type(model).__name__}")
     if len(devices := devices_of(model)) > 1:

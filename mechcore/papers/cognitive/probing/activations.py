@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechcore.data.batches import BATCH_SIZE, batch_bar
+from mechcore.data.encoding import BATCH_SIZE, batch_bar
 from mechcore.errors import InputError
 from mechcore.models.encoded import as_encoded
 from mechcore.models.hooks import hooked
