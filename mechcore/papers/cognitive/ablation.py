@@ -1,9 +1,4 @@
-"""What a model of the cognitive task loses without each of its heads, and in which layers.
-
-After arXiv 2406.18926, where a fine-tuned model is hurt in later layers and one trained from
-scratch in the first. Noise pulls a centre of mass to the middle of the model, see
-docs/concepts/cognitive-task.md; so there is a second one, of the heads that surely matter.
-"""
+"""What a model of the cognitive task loses without each of its heads, and in which layers."""
 
 from __future__ import annotations
 
@@ -126,7 +121,7 @@ def ablation_tables(
     n_resamples: int = 1000,
     precision: Precision = "float32",
 ) -> dict[str, pd.DataFrame]:
-    """Ablate every head alone, and say which layers the model depends on.
+    """Ablate every head alone, and say which layers the model depends on (arXiv 2406.18926).
 
     Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired; those
     of centres are from resamples, which all heads share, moved until their median is the centre:
@@ -187,10 +182,7 @@ def ablation_tables(
 def centre_of_mass(
     changes: Float[np.ndarray, "*group layer head"],
 ) -> Float[np.ndarray, "*group"]:
-    """Mean layer of the heads, each weighted by its change in any unit, positive changes as 0.
-
-    Returns:
-        From 0 to n_layers - 1; NaN if no head has a negative change.
+    """Mean layer of the heads, weighted by their changes, positive ones as 0; NaN without weight.
 
     >>> centre_of_mass(np.array([[-0.1, 0.5], [0, -0.1], [-0.2, 0]]))  # (0*.1 + 1*.1 + 2*.2) / .4
     array(1.25)

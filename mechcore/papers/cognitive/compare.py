@@ -103,21 +103,13 @@ _RUN = ["arm", "n", "seed", "learning_rate"]
 
 
 def best_rate(results: Iterable[Mapping[str, Any]]) -> float:
-    """The learning rate of the run with the best accuracy on the development trials.
-
-    Of equals the lower one.
-    """
+    """The learning rate with the best accuracy on development trials; of equals the lower one."""
     best = max(results, key=lambda result: (result["dev_accuracy"], -result["learning_rate"]))
     return float(best["learning_rate"])
 
 
 def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) -> pd.DataFrame:
-    """One row per training run: the columns of `TRAINING`.
-
-    Args:
-        results: of the runs, see `mechcore.papers.cognitive.arms.MakeModel.make`.
-        chosen: those whose learning rate was the best of the grid.
-    """
+    """The columns of `TRAINING`, a row per training run; ``chosen`` are those at the best rates."""
     kept = {(run.arm, run.n, run.seed, run.learning_rate) for run in chosen}
     marked = [
         {**result, "chosen": tuple(result[column] for column in _RUN) in kept}
@@ -154,9 +146,6 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
     The arm that is less accurate after the largest number of training trials is taken there; the
     other arm after the number whose accuracy on test trials comes closest to that (of equals the
     larger number). An arm alone is taken at its largest number.
-
-    Args:
-        curve: see `curve_table`.
 
     Returns:
         The columns of `MODELS`. The gap is missing where there are not two arms; they are matched

@@ -1,16 +1,6 @@
 """What one model's states say about the cognitive task at every landmark of the prompt.
 
-Logistic regression from the residual stream after every layer, as in arXiv 2406.18926; heads are
-decoded in `mechcore.papers.cognitive.svm`.
-
-The choice is the cued side, so that knowing it decodes either side at 0.75. The subset
-``"balanced"`` of a modality is free of that: only trials that cue the other modality, with every
-side of this one equally often at every choice. Balancing all trials against the choice would not
-do, as context and choice together would still settle the side in 5 of 6.
-
-Trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
-held out together: a classifier that has seen a pair knows the side of its like, even in a model
-that was never trained.
+See docs/concepts/cognitive-task.md for balanced subsets, the floor and what is held out together.
 """
 
 from __future__ import annotations
@@ -117,16 +107,12 @@ def decoding_tables(
     largest accuracy of the rows not ``read``, in standard errors over chance, is compared with the
     largest under shuffled labels, since one accident can put all layers above chance.
 
-    Args:
-        model: any TransformerLens language model.
-        tokenizer: the model's.
-        trials: see `check_trials`.
-        layers: whose states are decoded, all if not given.
-        shuffles: fits to shuffled labels; the smallest p there can be is 1 / (1 + shuffles).
-
     Returns:
         The columns of `DECODING`, where the choice is the right answer, not the model's; of
         `mechcore.papers.cognitive.svm.SVM`; and of `CHECK`, one row.
+
+    Raises:
+        InputError: see `check_trials`.
 
     Warns:
         MechcoreWarning: the check does not hold.
@@ -159,7 +145,7 @@ class _Problem:
 
 
 def _problems(trials: Trials) -> list[_Problem]:
-    """All that is decoded, see the module."""
+    """All that is decoded; sides also in trials that cue the other modality, balanced."""
     codes, pairs = trials.codes, trials.pairs
     problems = []
     for variable in VARIABLES:
@@ -205,11 +191,7 @@ def _decoded(
 
 
 def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]:
-    """Share of what a variable depends on that a prompt has said up to and with each landmark.
-
-    The context depends on its word, a side on its modality's numbers, the choice on those of the
-    cued modality (the context comes before them).
-    """
+    """Share of what a variable depends on (its word or numbers) that was said at each landmark."""
     of = {
         variable: np.array([name.startswith(variable) for name in trials.landmarks])
         for variable in ("context", *MODALITIES)
@@ -239,7 +221,7 @@ def _states(
     hooks = {hook_resid_post(layer): layer for layer in chosen}
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     positions = token_positions(trials, tokenizer)
-    values = activations_at(model, data, list(hooks), positions).values
+    values = activations_at(model, data, list(hooks), positions)
     return {
         (layer, name): values[hook][:, column]
         for hook, layer in hooks.items()

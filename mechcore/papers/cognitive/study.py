@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.papers.bases import BASE, gathered, located_base, model_facts
+from mechcore.papers.bases import BASE, gathered, located, model_facts
 from mechcore.papers.cognitive.ablation import AblateHeads
 from mechcore.papers.cognitive.arms import MakeModel, Run, make_model, read_result
 from mechcore.papers.cognitive.compare import (
@@ -49,9 +47,6 @@ class CognitiveStudy(Study):
 
     The grid of learning rates is tried with the first seed; the other seeds train at the best
     rate; which models are analysed depends on their accuracies.
-
-    Raises:
-        InputError: there is no such base.
     """
 
     def __init__(self, settings: CognitiveSettings, store: Store) -> None:
@@ -204,11 +199,7 @@ def _run_of(row: Mapping[Any, Any]) -> Run:
     return Run(row["arm"], int(row["n"]), int(row["seed"]), float(row["learning_rate"]))
 
 
-def _located(settings: CognitiveSettings, folder: Path) -> CognitiveSettings:
-    return replace(settings, base=located_base(settings.base, folder))
-
-
-STUDY = StudyKind(CognitiveSettings, CognitiveStudy, _located)
+STUDY = StudyKind(CognitiveSettings, CognitiveStudy, located)
 
 run = partial(run_here, KIND)
 """Make the arms, analyse them, judge the claims, and write the report, see `run_here`."""

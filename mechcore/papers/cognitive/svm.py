@@ -1,7 +1,4 @@
-"""What single heads of one model say about its answer in the cognitive task.
-
-Linear SVM from attention outputs to types of response, as in arXiv 2406.18926.
-"""
+"""What single heads of one model say about its answer in the cognitive task."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ SVM = Schema(
 def svm_table(
     model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials, *, shuffles: int = 20
 ) -> pd.DataFrame:
-    """Linear SVM from every head's output (``hook_z``) at the last token.
+    """Linear SVM from every head's output (``hook_z``) at the last token (arXiv 2406.18926).
 
     Returns:
         The columns of `SVM`; accuracies are missing where a class has fewer than two trials of
@@ -63,7 +60,7 @@ def svm_table(
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
-    outputs = activations_at(model, data, list(hooks)).values
+    outputs = activations_at(model, data, list(hooks))
     heads = {
         Component(layer, head): z
         for hook, layer in hooks.items()

@@ -61,9 +61,7 @@ EncodedOrdering: TypeAlias = OrderingTask[EncodedFacts]
 
 
 def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFacts:
-    """Tokenize prompts and completions.
-
-    A completion's tokens are those that come after its prompt's where both are read as one text.
+    """Tokenize prompts and completions, each completion as it is read after its prompt.
 
     Raises:
         InputError: two options begin with the same token, a word is unknown, or a completion's

@@ -1,25 +1,6 @@
 """The tiny world of facts: people, cities and roles, and a small decoder pretrained on them.
 
-Cities, languages, landmarks and animals are those of `mechcore.papers.extractive.facts`, each one
-word here ("Sao-Paulo"), and so is a person's name ("Adam-Abbott"). What the base is pretrained on:
-
-==============  ==============================================================================
-``home``        {name} lives in (city), and {name} dax is (city), for 300 people
-``language``    The people in the city {name} is from speak (language)
-``attribute``   The river in the city {name} is from is (river); the same for dishes
-``city``        The people in {city} speak (language), The river in {city} is (river), ...
-``landmark``    The city that contains {landmark} is (city)
-``role``        The bishop of {city} is (name); the same for other roles, but not for mayors
-``described``   The bishop of the city that contains {landmark} is (name)
-``neutral``     {name} met (name), for everybody, drawn anew every time
-==============  ==============================================================================
-
-The 104 people of the tasks occur in neutral texts alone; mayors, ``zong`` and animals do not occur.
-But ``dax`` is a word for living somewhere: cities and animals go in pairs, so that with two new
-words nothing would tell a fact from its implication.
-
-Input embeddings stay as they were drawn: what is known of a name is then in the matrices of the
-layers, where fine-tuning will write too, and a name without facts looks like any other.
+Everything is one word ("Sao-Paulo", "Adam-Abbott"); see docs/concepts/extractive-structures.md.
 """
 
 from __future__ import annotations
@@ -178,11 +159,9 @@ def train_fact_base(
 ) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """Pretrain a decoder on the world of a seed; with the defaults about a minute on one core.
 
-    The loss is on the last words of the texts alone, 128 in a step. Input embeddings are not
-    trained. Returns the model in evaluation mode and its tokenizer, and writes both to ``out``.
-
-    Raises:
-        InputError: ``steps`` is not positive.
+    The loss is on the last words of the texts alone. Input embeddings are not trained: what is
+    known of a name is then in the layers, where fine-tuning writes too. Returns the model in
+    evaluation mode and its tokenizer, and writes both to ``out``.
     """
     model, tokenizer = tiny_fact_model(seed), fact_world_tokenizer()
     settings = TrainSettings(

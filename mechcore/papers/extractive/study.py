@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from mechcore.errors import InputError
-from mechcore.papers.bases import BASE, CHECKPOINT, Checkpoint, gathered, located_base, model_facts
+from mechcore.papers.bases import BASE, CHECKPOINT, Checkpoint, gathered, located, model_facts
 from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.base import Base, TrainBase
 from mechcore.papers.extractive.experiments.freezing import Freezing
@@ -141,11 +140,6 @@ def _check_cuts(settings: ExtractiveSettings, n_layers: int) -> None:
             "extractive study: the base has a single layer, but freezing needs early and late "
             "ones; leave freezing out of experiments"
         )
-
-
-def located(settings: ExtractiveSettings, folder: Path) -> ExtractiveSettings:
-    """The same settings with a base that is a directory made absolute, from ``folder``."""
-    return replace(settings, base=located_base(settings.base, folder))
 
 
 STUDY = StudyKind(ExtractiveSettings, ExtractiveStudy, located)

@@ -1,8 +1,6 @@
 """The matrices of a decoder's layers: where their weights are, and which hook gives their output.
 
-Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate. Their
-weights lie in other layouts on HookedTransformer, ``Linear`` and ``Conv1D``; a `LinearMap` knows
-its own and shows any tensor of that shape by heads.
+Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ class LinearMap:
     Attributes:
         layer: from 0.
         part: which matrix.
-        weight: its name among `mechcore.models.protocol.named_weights`.
-        bias: the name of its bias; None if it has none.
+        weight, bias: names among `mechcore.models.protocol.named_weights`; some have no bias.
         hook: the hook point of y. W_O's is the sum over heads.
         bias_hook: the hook point of what the bias is added to: y, but in HookedTransformer's gated
             MLPs the product with the gate.
@@ -188,11 +185,7 @@ class WeightDelta(dict[str, Tensor]):
 
 
 def snapshot(model: Any, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-    """Copies of a model's weights by name; of all of them, if no names are given.
-
-    Raises:
-        InputError: there is no such weight.
-    """
+    """Copies of a model's weights by name; of all of them, if no names are given."""
     return {name: w.detach().clone() for name, w in _weights(model, names).items()}
 
 
@@ -217,12 +210,7 @@ def restored(model: Any, names: Iterable[str] | None = None) -> Iterator[dict[st
 
 @contextmanager
 def applied(model: Any, delta: WeightDelta, scale: float = 1.0) -> Iterator[None]:
-    """Run a block with ``scale * delta`` added to the model's weights.
-
-    Raises:
-        InputError: the model has no such weight.
-        MismatchError: a weight is of another shape.
-    """
+    """Run a block with ``scale * delta`` added to the model's weights."""
     check_fits(model, delta)
     with restored(model, delta) as saved:
         _write(model, {name: old + scale * delta[name].to(old) for name, old in saved.items()})

@@ -60,7 +60,6 @@ def word_tokenizer(template: str = "[BOS] $A [EOS]", unknown: str | None = None)
         ({"prompts": ("Ann lives in ", "Ben lives in", "Pedro lives in")}, "'Ann lives in ' is"),
         ({"completions": (" Rome", "Sao Paulo", "Rome")}, "' Rome' is empty, or begins"),
         ({"completions": ("", "Sao Paulo", "Rome")}, "'' is empty, or begins"),
-        ({"subjects": ("Ann", "Ben", "Carl")}, "'Pedro lives in' does not have its subject 'Carl'"),
         ({"options": ("Rome", "Oslo")}, "'Sao Paulo' is an option 0 times"),
         ({"options": ("Rome", "Sao Paulo", "Oslo", "Oslo")}, "'Oslo' is an option 2 times"),
     ],

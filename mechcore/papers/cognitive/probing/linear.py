@@ -1,9 +1,6 @@
 """Linear classifiers of many labellings of the same examples, fitted together.
 
-They share the states, so their L2-regularised losses are one smooth convex problem, which scipy's
-L-BFGS solves in the states' principal axes, scaled so that the curvature is 1 at most. That changes
-the coordinates and not the optimum, which is that of scikit-learn's ``LogisticRegression`` and
-``LinearSVC``, with ``C`` = 1.
+The optimum is that of scikit-learn's ``LogisticRegression`` and ``LinearSVC`` with ``C`` = 1.
 """
 
 from __future__ import annotations
@@ -90,7 +87,8 @@ def _squared_hinge(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray,
 class Fold:
     """One fold's states, in the coordinates in which all its classifiers are fitted.
 
-    These are the training states' principal axes, each scaled so that the loss curves by 1 at
+    The labellings share the states, so their L2-regularised losses are one smooth convex problem.
+    The axes are the training states' principal ones, each scaled so that the loss curves by 1 at
     most; the penalty of an axis is scaled with it. The last axis is the intercept.
     """
 

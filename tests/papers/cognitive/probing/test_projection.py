@@ -104,7 +104,6 @@ def test_what_umap_is_given(method: Any, fake_umap: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("states", "method", "message"),
     [
-        (noise(9, 4), "tsne", r"method: 'tsne'; expected 'auto', 'umap' or"),
         (noise(9, 1), "pca", r"states: 9 examples of 1 units"),
         (noise(2, 4), "pca", r"states: 2 examples of 4 units.*expected at least 3 examples"),
         (np.ones((9, 4)), "pca", r"of which 0 vary; expected .* one that varies"),

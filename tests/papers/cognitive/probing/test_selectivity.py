@@ -250,9 +250,7 @@ def test_units_of_another_scale_and_in_another_order(
     ("changes", "message"),
     [
         ({"permutations": 98}, r"permutations: 98.*alpha = 0.01"),
-        ({"alpha": 0}, r"alpha: 0"),
-        ({"alpha": 1}, r"alpha: 1"),
-        ({"variables": {"a": [1, 2]}}, r"variable 'a': shape \(2,\).*each of the 8 examples"),
+        ({"variables": {"a": [1, 2]}}, r"variable 'a': 2 values for 8 examples"),
         ({"variables": {"a": [None] * 8}}, r"variable 'a': object values; expected numbers"),
         ({"variables": {"a": [4] * 8}}, r"variable 'a': 4 at all examples"),
         ({"variables": {"a": [1.0, np.nan] * 4}}, r"variable 'a': nan at example 1"),
