@@ -19,10 +19,7 @@ def random_subnetworks(
 ) -> list[Subnetwork]:
     """Subnetworks of uniformly drawn components, as many as the target sparsity keeps.
 
-    Args:
-        shape: shape of the model.
-        target_sparsities: shares of components to prune, in [0, 1).
-        seeds: seeds of the draws; one seed's masks are nested from sparsity to sparsity.
+    One seed's masks are nested from sparsity to sparsity.
 
     Raises:
         InputError: a sparsity or seed is out of range, or they repeat.
@@ -41,11 +38,6 @@ def random_subnetworks(
 @plain_session()
 def layer_matched(subnetworks: Sequence[Subnetwork]) -> list[Subnetwork]:
     """For each subnetwork, a random one with as many heads, and the same MLP, in every layer.
-
-    Only which heads of a layer are kept is random.
-
-    Args:
-        subnetworks: the ones to match, whose seeds are those of their matches.
 
     Raises:
         InputError: a subnetwork's mask is not a single one of zeros and ones.

@@ -169,9 +169,6 @@ PruneSettings.presets = Presets(
 def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> PruneSettings:
     """A preset, or other settings, with changes.
 
-    Raises:
-        InputError: the preset or a setting is unknown, or a value is out of its range.
-
     >>> prune_settings("fast", steps=900, lr_lambda=0.7).total_steps(0.5)
     900
     """
@@ -206,11 +203,7 @@ def keeps_some(target_sparsity: float, shape: ModelShape) -> bool:
 
 
 def check_keeps_some(target_sparsities: Sequence[float], shape: ModelShape) -> None:
-    """Check that every target sparsity keeps a component.
-
-    Raises:
-        InputError: one keeps none.
-    """
+    """Raise `InputError` for a target sparsity that keeps no component."""
     n = len(shape.components)
     for target_sparsity in target_sparsities:
         if not keeps_some(target_sparsity, shape):

@@ -1,9 +1,4 @@
-"""Effective size: how few components still do what the whole model does.
-
-As in arXiv 2403.03942, section 5 and figure 6: along fine-tuning, subnetworks of a grid of
-sparsities are pruned from every checkpoint; the sparsest one that keeps the checkpoint's accuracy
-gives its effective size, separately in domain and out of domain.
-"""
+"""Effective size: how few components do what the whole model does (arXiv 2403.03942, section 5)."""
 
 from __future__ import annotations
 
@@ -87,27 +82,22 @@ def effective_size(
     A subnetwork is faithful on a group of subsets if its accuracy is more than the full model's
     minus ``tolerance`` (one-sided, strict up to `ROUNDING`). The accuracy on a group is the
     unweighted mean over its subsets. Sparsities between those of the grid are not considered, and
-    a sparser subnetwork may be faithful even if a denser one is not. If the full model's accuracy
-    is below the tolerance, every subnetwork is faithful.
+    a sparser subnetwork may be faithful even if a denser one is not.
 
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
             ``grid`` lacks are omitted, with a warning.
         grid: accuracy (share) of subnetworks: checkpoint, seed, target_sparsity (share of
             components to prune, in [0, 1)), subset, accuracy; and kept (share), if masks miss
-            their target: by default 1 - target_sparsity. A seed's size is chosen among its own
-            sparsities; a warning names those that only other seeds have.
-        groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
-            are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
-            all six together.
+            their target: by default 1 - target_sparsity. A warning names sparsities that only
+            other seeds have.
+        groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``.
         tolerance: maximum accuracy loss (share) of a faithful subnetwork.
 
     Returns:
-        One row per group, checkpoint (in the order of ``full``) and seed: group, checkpoint, seed,
-        effective_size (share of components kept), faithful, target_sparsity and accuracy of the
-        chosen subnetwork, full_accuracy. If no subnetwork of the grid is faithful,
-        effective_size is 1, as published, but faithful is False, and target_sparsity and accuracy
-        are missing.
+        The columns of `EFFECTIVE_SIZE`, one row per group, checkpoint (in the order of ``full``)
+        and seed. If no subnetwork of the grid is faithful, effective_size is 1, as published, but
+        faithful is False, and target_sparsity and accuracy are missing.
 
     Raises:
         InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the
@@ -148,14 +138,10 @@ def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
 
 
 def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
-    """Average a table of `effective_size` over seeds.
+    """Average a table of `effective_size` over seeds: the columns of `MEAN_EFFECTIVE_SIZE`.
 
-    Returns:
-        One row per group and checkpoint: group, checkpoint, effective_size (mean share of
-        components kept), low and high (smallest and largest over seeds), n_seeds, n_faithful
-        (seeds with a faithful subnetwork; others count as 1), mean_low and mean_high
-        (95 % interval of the mean over seeds by Student's t, for the same texts and grid; missing
-        for one seed, and if all have the same size).
+    The interval of the mean, by Student's t, is missing for one seed, and if all have the same
+    size.
     """
     _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
     by_checkpoint = sizes.groupby(["group", "checkpoint"], sort=False)

@@ -46,8 +46,8 @@ def new_model(
     """A model to fine-tune, and its tokenizer.
 
     Without a prompt it is a classifier: a pretrained body with a new, random head, unless the base
-    is a classifier with the same class names, whose head and class order are kept. With
-    a prompt it is the base as a causal language model.
+    is a classifier with the same class names, whose head and class order are kept. With a prompt it
+    is the base as a causal language model.
 
     Args:
         base: checkpoint directory or hub id, with any head or none.

@@ -32,10 +32,7 @@ def widen(model: PreTrainedModel) -> None:
 def small_gpt2(
     tokenizer: PreTrainedTokenizerBase, seed: int, *, width: int, n_heads: int, end: int
 ) -> GPT2LMHeadModel:
-    """An untrained GPT-2 of 4 layers and 48 positions, untied embeddings, without dropout.
-
-    ``end`` is the id of the token that ends a text.
-    """
+    """An untrained GPT-2 of 4 layers and 48 positions, untied embeddings, without dropout."""
     torch.default_generator.manual_seed(seed)
     model = GPT2LMHeadModel(
         GPT2Config(

@@ -33,7 +33,7 @@ from mechcore.papers.extractive.facts import (
     shuffled,
 )
 from mechcore.papers.extractive.settings import BASE_STEPS
-from mechcore.training import TrainSettings, train_answering
+from mechcore.training import TrainSettings, answering, train
 from mechcore.worlds.draws import pick
 from mechcore.worlds.small_gpt2 import one_thread, small_gpt2
 from mechcore.worlds.words import texts_of, word_tokenizer
@@ -177,17 +177,9 @@ def train_fact_base(
     words = sorted({*texts.label_names, *facts.label_names})
     embeddings = model.get_input_embeddings().requires_grad_(False)
     with one_thread(), TemporaryDirectory() as folder:
-        train_answering(
-            model,
-            tokenizer,
-            texts,
-            {"facts": facts},
-            Path(folder) / "run",
-            settings,
-            prompt=_PROMPT,
-            answers={word: f" {word}" for word in words},
-            progress=progress,
-        )
+        objective = answering(model, tokenizer, _PROMPT, {word: f" {word}" for word in words})
+        run = Path(folder) / "run"
+        train(model, objective, texts, {"facts": facts}, run, settings, progress)
     embeddings.requires_grad_(True)
     if out is not None:
         with without_bars():
