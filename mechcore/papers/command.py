@@ -44,11 +44,7 @@ def do_from_base(
     quick: bool,
     show: Callable[[Path], None],
 ) -> None:
-    """Do a study whose defaults are those of its base, and which can be made quick.
-
-    A base of the user's own is too large for a job on every core; the tiny one is not. The main
-    results are shown in the end.
-    """
+    """Do a study whose defaults are those of its base, and which can be made quick."""
     base = given.values.get("base")
     first = default_settings(base)
     start = first.quick() if quick else first

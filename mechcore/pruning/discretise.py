@@ -74,11 +74,9 @@ DISCRETISATIONS = {
     "threshold": discretise_by_threshold,
     "layers": discretise_by_layer,
 }
-"""Discretisation functions by the value of the setting."""
 
 
 def _check_scores(scores: Float[Tensor, "layer component"], shape: ModelShape) -> None:
-    """Raise for scores that cannot be ranked."""
     missing = scores.isnan().flatten().tolist()
     without = [str(c) for c, bad in zip(shape.components, missing, strict=True) if bad]
     if without:

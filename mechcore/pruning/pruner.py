@@ -157,7 +157,6 @@ def _take_step(
     means: MeanActivations,
     examples: Sequence[int],
 ) -> dict[str, str]:
-    """Take one step of every training; returns errors by name."""
     if not trainings:
         return {}
     values = torch.stack([training.draw() for training in trainings])
@@ -199,7 +198,6 @@ _WITHOUT_EFFECT = ("save_every", *READING)
 
 
 def _restore(partial: Partial, trainings: Sequence[MaskTraining]) -> dict[str, str]:
-    """Restore the trainings; returns earlier errors by name."""
     stored = partial.restore()
     if stored is None:
         return {}

@@ -168,7 +168,6 @@ def shared_by_chance(
 
 
 def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
-    """Probability of at least the observed number."""
     return min(1.0, float(chance[observed:].sum()))
 
 
@@ -201,8 +200,7 @@ def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) ->
 class RankAgreement:
     """Spearman correlation of head frequencies at two sparsities; NaN if one is constant.
 
-    The p-value is for independent subnetworks: it is meaningless for those of one seed or ranking
-    at both sparsities. The null distribution permutes frequencies within layers.
+    The p-value permutes frequencies within layers; it is meaningless for subnetworks of one seed.
     """
 
     rho: float
@@ -270,7 +268,6 @@ def _heads(mask: Mask) -> set[Component]:
 
 
 def _by_layer(shape: ModelShape, kept: Sequence[set[Component]]) -> Int[np.ndarray, "sets layer"]:
-    """How many heads of each layer are kept."""
     layers = [[component.layer for component in heads] for heads in kept]
     return np.stack([np.bincount(np.array(ls, int), minlength=shape.n_layers) for ls in layers])
 

@@ -67,8 +67,6 @@ They are ratios of counts, often stored as float32, and 0.83 - 0.03 is not 0.80 
 subnetwork that loses exactly the tolerance is not faithful, regardless of rounding.
 """
 
-PERCENT = "25 % is the share 0.25"
-
 
 def effective_size(
     full: pd.DataFrame,
@@ -103,7 +101,8 @@ def effective_size(
         InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the
             grid is not in ``full``; a group or the tolerance is unusable.
     """
-    _check_settings(groups, tolerance)
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance: found {tolerance}; expected a share in [0, 1), such as 0.03")
     wholes, parts = _by_subset(full, "full", FULL), _by_subset(grid, "grid", GRID)
     checkpoints = _in_both(
         full["checkpoint"].unique().tolist(), parts.index.unique("checkpoint").tolist()
@@ -128,13 +127,15 @@ def effective_size(
 
 def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
     """Share of components that each subnetwork keeps, by checkpoint, seed and target sparsity."""
-    sparsity = pd.to_numeric(grid["target_sparsity"]).astype(float)
-    kept = pd.to_numeric(grid[KEPT], errors="coerce") if KEPT in grid else 1 - sparsity
-    _refuse(grid, ~kept.between(0, 1), "grid", f"{KEPT} is not a share in [0, 1]: {PERCENT}")
-    keys = grid[["checkpoint", "seed"]].assign(target_sparsity=sparsity)
-    differs = kept.groupby([keys[name] for name in keys]).transform("nunique") > 1
-    _refuse(grid, differs, "grid", f"{KEPT} differs between rows of one subnetwork")
-    return dict(zip(keys.itertuples(index=False, name=None), kept, strict=True))
+    keys = ["checkpoint", "seed", "target_sparsity"]
+    if KEPT not in grid:
+        return {key: 1 - key[-1] for key in grid[keys].itertuples(index=False, name=None)}
+    _check_shares(grid, "grid", KEPT)
+    kept = grid.groupby(keys)[KEPT].agg(["min", "max"])
+    differs = kept[kept["min"] != kept["max"]].reset_index()
+    if len(differs):
+        raise InputError(f"grid: {_place(differs)}: {KEPT} differs between its rows")
+    return kept["min"].to_dict()
 
 
 def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +144,6 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     The interval of the mean, by Student's t, is missing for one seed, and if all have the same
     size.
     """
-    _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
     by_checkpoint = sizes.groupby(["group", "checkpoint"], sort=False)
     table = by_checkpoint.agg(
         effective_size=("effective_size", "mean"),
@@ -164,26 +164,13 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
 # -- checks ---------------------------------------------------------------------------------------
 
 
-def _check_settings(groups: Mapping[str, Sequence[str]], tolerance: float) -> None:
-    if not 0 <= tolerance < 1:
-        raise InputError(f"tolerance: found {tolerance}; expected a share in [0, 1), such as 0.03")
-    if not groups:
-        raise InputError("groups: found none; name at least one, such as {'ID': ['matched']}")
-    for group, subsets in groups.items():
-        if isinstance(subsets, str) or not subsets or len(set(subsets)) < len(subsets):
-            raise InputError(
-                f"groups: {group!r} is {subsets!r}; expected a list of subsets, at least one and "
-                "each once"
-            )
-
-
 def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
     """The checkpoints of ``full`` that ``grid`` has; ``grid`` must not have any others."""
     alone = [checkpoint for checkpoint in grid if checkpoint not in full]
     if alone:
         raise InputError(
             f"checkpoint {alone[0]!r} is not in both tables: full has {_list(full)}; grid has "
-            f"{_list(grid)}; expected every checkpoint of grid in full: add it, or leave it out"
+            f"{_list(grid)}; expected every checkpoint of grid in full"
         )
     both = [checkpoint for checkpoint in full if checkpoint in grid]
     if len(both) < len(full):
@@ -209,40 +196,28 @@ def _name_uneven(settings: pd.DataFrame) -> None:
         )
 
 
-def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
-    missing = [column for column in columns if column not in frame]
-    if missing or frame.empty:
-        lack = f"no column {missing[0]}" if missing else "no row"
-        there = shown(", ".join(map(str, frame.columns)), 300) or "none"
-        raise InputError(
-            f"{name}: {lack}; found the columns {there}; "
-            f"expected {', '.join(columns)} and at least one row"
-        )
-
-
 def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
     """Checked accuracies with a column for every subset, NaN if missing."""
-    _require(frame, name, columns)
-    keys = list(columns[:-1])
-    table = frame[list(columns)].reset_index(drop=True)
-    for column in keys:
-        _refuse(table, table[column].isna(), name, f"no {column}; expected one in every row")
-    for column, interval in (("target_sparsity", "[0, 1)"), ("accuracy", "[0, 1]")):
+    for column in ("target_sparsity", "accuracy"):
         if column in columns:
-            numbers = pd.to_numeric(table[column], errors="coerce")
-            shares = numbers.between(
-                0, 1, inclusive="left" if column == "target_sparsity" else "both"
-            )
-            _refuse(table, ~shares, name, f"{column} is not a share in {interval}: {PERCENT}")
-            table[column] = numbers.astype(float)
-    repeated = table.duplicated(keys)
-    _refuse(table, repeated, name, "occurs twice; expected one accuracy: remove the other")
-    return table.set_index(keys)["accuracy"].unstack("subset")
+            _check_shares(frame, name, column)
+    keys = list(columns[:-1])
+    repeated = frame.duplicated(keys)
+    if repeated.any():
+        raise InputError(f"{name}: {_place(frame[repeated])}: occurs twice; expected one accuracy")
+    return frame.set_index(keys)["accuracy"].unstack("subset")
 
 
-def _refuse(table: pd.DataFrame, bad: pd.Series, name: str, problem: str) -> None:
+def _check_shares(frame: pd.DataFrame, name: str, column: str) -> None:
+    """Percent would pass for shares; of a target of 1 nothing is left."""
+    inclusive = "left" if column == "target_sparsity" else "both"
+    bad = ~frame[column].between(0, 1, inclusive=inclusive)
     if bad.any():
-        raise InputError(f"{name}: {_place(table[bad])}: {problem}")
+        interval = "[0, 1)" if inclusive == "left" else "[0, 1]"
+        raise InputError(
+            f"{name}: {_place(frame[bad])}: {column} is not a share in {interval}: 25 % is the "
+            "share 0.25"
+        )
 
 
 def _place(rows: pd.DataFrame) -> str:

@@ -79,7 +79,6 @@ HALF_CORES = Schema(
 )
 
 Pruned = tuple[float, int]
-"""Target sparsity and seed of a subnetwork."""
 
 
 def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
@@ -149,7 +148,6 @@ def half_cores(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
 
 
 def _counts(masks: list[Mask]) -> np.ndarray:
-    """How many subnetworks keep each head, as one column."""
     table = head_frequency(masks, [0.0] * len(masks))
     return table.loc[table["head"].notna(), ["count"]].to_numpy()
 

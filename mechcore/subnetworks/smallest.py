@@ -138,7 +138,6 @@ def _chosen(
     seed: int,
     **statistics: Any,
 ) -> pd.DataFrame:
-    """The sparsest subnetwork on some examples, as `smallest_subnetworks`."""
     rows: list[dict[str, Any]] = []
     for measure in MEASURES:
         row: dict[str, Any] = {"measure": measure, "limit": limit, "within": False}

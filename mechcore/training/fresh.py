@@ -168,7 +168,6 @@ def _loader(base: str, config: Any, prompt: str | None) -> Any:
 def _fit_tokenizer(
     base: str, config: Any, tokenizer: PreTrainedTokenizerBase, from_scratch: bool
 ) -> None:
-    """Set the tokenizer's padding token in the configuration, and check the vocabulary."""
     # RoBERTa's positions are counted from the padding token of its pretraining.
     if (
         getattr(config, "pad_token_id", None) is None

@@ -24,14 +24,10 @@ from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 
 _MEGABATCH = 50
-"""Number of batches that are sorted by length together."""
 
 
 class BatchOrder(Sampler[int]):
-    """The rows of a whole run, ``n_batches`` batches of ``batch_size``, as one sequence.
-
-    Every pass over the rows is in a new order, without its incomplete last batch.
-    """
+    """The rows of a whole run as one sequence; every pass is without its incomplete last batch."""
 
     def __init__(
         self, lengths: Sequence[int], batch_size: int, n_batches: int, seed: int, by_length: bool

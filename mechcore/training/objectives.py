@@ -184,11 +184,7 @@ def _length(
 def accuracies(
     model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
 ) -> dict[str, float]:
-    """Share of right answers over all examples (key ``"all"``) and in each subset.
-
-    Raises:
-        NotFiniteError: a logit is not finite.
-    """
+    """Share of right answers over all examples (key ``"all"``) and in each subset."""
     correct = objective.correct(encoded.examples)
     right = torch.zeros(len(encoded), dtype=torch.bool)
     with evaluating(model), torch.no_grad():

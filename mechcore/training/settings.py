@@ -18,11 +18,7 @@ MAX_SEED = 2**32
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train.
-
-    Raises:
-        InputError: a value is out of its range.
-    """
+    """How to train."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     panel: ClassVar[str] = "Training"
@@ -215,7 +211,6 @@ batches of 32; and GPT-2 on QQP is trained as BERT is."""
 
 
 def _length(changes: dict[str, Any]) -> dict[str, Any]:
-    """``steps`` takes the place of a preset's epochs, and the other way round."""
     for given, other in (("epochs", "steps"), ("steps", "epochs")):
         if changes.get(given) is not None:
             changes.setdefault(other, None)

@@ -205,7 +205,6 @@ def is_held_out(premise: str) -> bool:
 
 
 def _draw(template: Template, replace: bool, held_out: bool, rng: random.Random) -> Pair:
-    """A pair from the wanted side of the hold-out."""
     while True:
         w = _Words(rng)
         premise, hypothesis = template(w)
@@ -244,10 +243,7 @@ def _training_rows(n: int, minority: float, rng: random.Random) -> list[Row]:
 
 
 def _ood_rows(n: int, seed: int) -> list[Row]:
-    """Non-entailed and entailed pairs by turns, each half with its own draws.
-
-    In each half subsets take turns, and in a subset the forms of its premises.
-    """
+    """Non-entailed and entailed pairs by turns, each half with its own draws."""
     halves = [random.Random(f"ood {seed}"), random.Random(f"ood entailed {seed}")]
     rows = []
     for turn in range(n):
@@ -280,10 +276,6 @@ def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY
     Raises:
         InputError: an argument is out of its range.
     """
-    if split not in ("train", "id", "ood"):
-        raise InputError(f"tiny world: split {split!r} is unknown; use 'train', 'id' or 'ood'")
-    if n < 1:
-        raise InputError(f"tiny world: n is {n}; ask for at least 1 pair")
     if not 0 <= minority <= MAX_MINORITY:
         raise InputError(
             f"tiny world: minority is {minority}; expected a share from 0 to {MAX_MINORITY:.3f}"

@@ -35,7 +35,6 @@ FILLS: tuple[FillName, ...] = ("mean", "zero")
 
 _MEAN_SEED = 1_000_004
 _SEED = 0
-"""Of the resamples."""
 _BATCH = 64
 
 FILL = Column("fill", "text", "what replaces a head's output", header="ablation")
@@ -121,14 +120,11 @@ def ablation_tables(
     n_resamples: int = 1000,
     precision: Precision = "float32",
 ) -> dict[str, pd.DataFrame]:
-    """Ablate every head alone, and say which layers the model depends on (arXiv 2406.18926).
+    """The columns of `ABLATION`, a row per fill and head; and of `MASS`, one per fill and subset.
 
     Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired; those
     of centres are from resamples, which all heads share, moved until their median is the centre:
     resampling adds noise of its own, which would pull a centre further to the middle.
-
-    Returns:
-        The columns of `ABLATION`, a row per fill and head; and of `MASS`, one per fill and subset.
 
     Raises:
         InputError: no trial is incongruent.
@@ -230,7 +226,6 @@ def _mass(
 def _resampled_means(
     changes: Float[np.ndarray, "component example"], n_resamples: int
 ) -> Float[np.ndarray, "resample component"]:
-    """Mean changes in resamples of the examples."""
     n = changes.shape[1]
     generator = np.random.default_rng(_SEED)
     draws = (generator.integers(n, size=n) for _ in range(n_resamples))

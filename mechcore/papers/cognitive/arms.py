@@ -151,11 +151,7 @@ class MakeModel(Step):
 
 
 def right_answers(model: PreTrainedModel, objective: Objective, trials: Trials) -> pd.DataFrame:
-    """Whether each trial is answered rightly: one row per trial.
-
-    Columns: restricted (the right answer is the likelier of the two), unrestricted (it is the
-    likeliest of all tokens), congruent.
-    """
+    """One row per trial: restricted and unrestricted (rightly answered), congruent."""
     encoded = objective.encode(trials.examples())
     targets = objective.targets(encoded.examples)
     columns = list(objective.columns)

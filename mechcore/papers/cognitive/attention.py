@@ -74,14 +74,11 @@ def attention_tables(
     *,
     resamples: int = 200,
 ) -> dict[str, pd.DataFrame]:
-    """Attention of every head to the numbers, and whether the heads that matter have more of it.
+    """The columns of `ATTENTION`, a row per head; and of `ATTENTION_CHANGE`, a row per fill.
 
     All tokens of a number count, its sign and point included. ``ablation`` is
-    ``cognitive_ablation`` of the same model.
-
-    Returns:
-        The columns of `ATTENTION`, a row per head; and of `ATTENTION_CHANGE`, a row per fill. Heads
-        of one layer are not independent: take p as a description.
+    ``cognitive_ablation`` of the same model. Heads of one layer are not independent: take p as a
+    description.
     """
     changes = _changes(ablation, ModelShape.of(model))
     data = encode_trials(trials, tokenizer, max_length=longest_input(model), words=True)
@@ -103,7 +100,6 @@ def attention_tables(
 
 
 def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
-    """Changes of the model's heads, by layer, for each fill."""
     heads = [str(head) for head in shape.heads]
     changes = {}
     for fill, rows in ablation.groupby("fill", sort=False):
@@ -114,7 +110,6 @@ def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]
 
 @contextmanager
 def _number_category(data: EncodedExamples, numbers: Bool[Tensor, "trial pos"]) -> Iterator[None]:
-    """Register keys that are numbers inside the block."""
     # Batches come sorted by length and do not say which trials they hold. Their token ids do.
     places = {tuple(ids): row for ids, row in zip(data.input_ids, numbers, strict=True)}
 

@@ -69,10 +69,8 @@ CHECK_LEVEL = 0.005
 """The check fails at a p of at most this, for all of its rows together."""
 
 _CHECK_SHUFFLES = (19, 499)
-"""Of the check: the second number only where none of the first does as well as the labels."""
 
 Site: TypeAlias = tuple[int, str]
-"""Layer and landmark."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +99,12 @@ def decoding_tables(
     layers: Sequence[int] | None = None,
     shuffles: int = 20,
 ) -> dict[str, pd.DataFrame]:
-    """Decode states at all landmarks and heads' outputs at the answer.
+    """Decode states at all landmarks and heads' outputs at the answer: three tables by name.
 
     Of a causal model nothing can be decoded before the prompt has said it, which is checked: the
     largest accuracy of the rows not ``read``, in standard errors over chance, is compared with the
-    largest under shuffled labels, since one accident can put all layers above chance.
-
-    Returns:
-        The columns of `DECODING`, where the choice is the right answer, not the model's; of
-        `mechcore.papers.cognitive.svm.SVM`; and of `CHECK`, one row.
+    largest under shuffled labels, since one accident can put all layers above chance. The choice is
+    the right answer, not the model's.
 
     Raises:
         InputError: see `check_trials`.
@@ -207,7 +202,6 @@ def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]
 
 
 def _places(trials: Trials) -> Int[np.ndarray, "trial landmark"]:
-    """How many landmarks come before each."""
     return trials.places[..., 0].argsort(1).argsort(1)
 
 
@@ -230,11 +224,7 @@ def _states(
 
 
 def check_trials(trials: Trials) -> list[_Problem]:
-    """All that is decoded, if it can be cross-validated on these trials.
-
-    Raises:
-        InputError: there are under 5 trials of a condition, or under 5 pairs of numbers of a side.
-    """
+    """All that is decoded; raises `InputError` for too few trials to cross-validate."""
     counts = trials.frame["condition"].value_counts().reindex(list(CONDITIONS), fill_value=0)
     if counts.min() < FOLDS:
         raise InputError(
@@ -264,7 +254,6 @@ def _check(
     problems: Sequence[_Problem],
     shuffles: int,
 ) -> pd.DataFrame:
-    """The table ``cognitive_check``, with a warning if it does not hold."""
     # Shuffle k of all rows is one draw. Shuffles of a subset are less like those of all trials
     # than the labels are, so that their largest is rather too large, and the check too kind.
     by_name = {(problem.variable, problem.subset): problem for problem in problems}

@@ -9,7 +9,6 @@ from mechcore.papers.evidence import InconclusiveError, Seeds, Tables, percent, 
 
 BASE, FINE_TUNED, SCRATCH = "base", "fine_tuned", "scratch"
 MODEL = {BASE: "base model", FINE_TUNED: "fine-tuned model", SCRATCH: "model from scratch"}
-"""What a model of an arm is called."""
 
 IGNORING_CONTEXT = 0.75
 """Accuracy of following one modality always: a model has learned the task only above it."""

@@ -85,11 +85,7 @@ class ArmTraining:
 
 @dataclass(frozen=True)
 class CognitiveSettings:
-    """A study: the task, the arms, and the analyses.
-
-    Raises:
-        InputError: a value is out of its range.
-    """
+    """A study: the task, the arms, and the analyses."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

@@ -37,7 +37,6 @@ from mechcore.study.store import Store
 from mechcore.training import answering
 
 KIND = "cognitive"
-"""What ``kind`` is called in the file of such a study, and in its ``config.json``."""
 
 _BASE = Run("base")
 
@@ -139,7 +138,6 @@ class CognitiveStudy(Study):
         return self._job(step, run, None if run == _BASE else self.model(run))
 
     def _job(self, step: Step, run: Run, model: Job | None = None) -> Job:
-        """A job that works on a model of the study, or else on the base."""
         if (step.kind, run) not in self._jobs:
             name = f"{step.kind} {run.name}"
             self._jobs[step.kind, run] = (
@@ -193,7 +191,6 @@ class CognitiveStudy(Study):
 
 
 def _run_of(row: Mapping[Any, Any]) -> Run:
-    """The run of a row of a table."""
     if row["n"] == 0:
         return _BASE
     return Run(row["arm"], int(row["n"]), int(row["seed"]), float(row["learning_rate"]))
@@ -202,4 +199,3 @@ def _run_of(row: Mapping[Any, Any]) -> Run:
 STUDY = StudyKind(CognitiveSettings, CognitiveStudy, located)
 
 run = partial(run_here, KIND)
-"""Make the arms, analyse them, judge the claims, and write the report, see `run_here`."""

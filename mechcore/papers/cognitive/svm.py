@@ -51,12 +51,10 @@ SVM = Schema(
 def svm_table(
     model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials, *, shuffles: int = 20
 ) -> pd.DataFrame:
-    """Linear SVM from every head's output (``hook_z``) at the last token (arXiv 2406.18926).
+    """Linear SVM from every head's output (``hook_z``) at the last token: the columns of `SVM`.
 
-    Returns:
-        The columns of `SVM`; accuracies are missing where a class has fewer than two trials of
-        different cued numbers for every fold. The floor is what the model's choice or the
-        congruence allows by itself. Trials of the same cued numbers are held out together.
+    Accuracies are missing where a class has fewer than two trials of different cued numbers for
+    every fold. Trials of the same cued numbers are held out together.
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}

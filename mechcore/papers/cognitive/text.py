@@ -39,7 +39,6 @@ NUMBERS: dict[Rendering, tuple[str, ...]] = {
     "two_sided": ("motion_left", "motion_right", "color_left", "color_right"),
     "signed": ("motion", "color"),
 }
-"""Names of a prompt's numbers, motion first whatever the prompt shows first."""
 
 LANDMARKS: dict[Rendering, tuple[str, ...]] = {
     rendering: ("context", *numbers, "answer") for rendering, numbers in NUMBERS.items()
@@ -89,10 +88,7 @@ def split_of(one: int, other: int) -> Split:
 
 
 def turns(rng: random.Random) -> Iterator[tuple[Modality, str, str, bool]]:
-    """Without end: context, sides of motion and colour, and whether colour may be shown first.
-
-    Of the two halves of the conditions each has context, sides, choice and congruence balanced.
-    """
+    """Without end: context, sides of motion and colour, and whether colour may be shown first."""
     every = list(product(MODALITIES, CHOICES, CHOICES))
     halves = [[c for c in every if (c[0] == "motion") == (c[1] == c[2])]]
     halves.append([c for c in every if c not in halves[0]])
@@ -183,10 +179,7 @@ def token_ranges(
     spans: Int[np.ndarray, "trial landmark 2"],
     tokenizer: PreTrainedTokenizerBase,
 ) -> Int[np.ndarray, "trial landmark 2"]:
-    """First token of every landmark and the one after its last.
-
-    A token belongs to a landmark if it has a character of it; it may have others, such as the
-    space before it.
+    """First token of every landmark and the one after its last; tokens may reach beyond.
 
     Raises:
         InputError: the tokenizer is not a fast one, does not know a word, or leaves a landmark

@@ -201,11 +201,7 @@ class Task:
 def encode_trials(
     trials: Trials, tokenizer: PreTrainedTokenizerBase, *, max_length: int, words: bool = False
 ) -> EncodedExamples:
-    """Tokenize the prompts, answers ``" left"`` and ``" right"``; see `mechcore.data.encoding`.
-
-    Raises:
-        InputError: the tokenizer cannot write a prompt, or an answer is not a single token.
-    """
+    """Tokenize the prompts, answers ``" left"`` and ``" right"``; see `mechcore.data.encoding`."""
     _ranges(trials, tokenizer)
     encoded = encode(
         trials.examples(),

@@ -141,9 +141,6 @@ def selectivity_tables(
     The evidence of a modality enters in two parts, its side and its strength. Only sides are
     counted, so that a variable has one test; without strengths, a unit that follows graded
     evidence would be called selective for the choice, which goes along with sides.
-
-    Returns:
-        The columns of `SELECTIVITY`, a row for each number of variables, 0 to 4; and of `TERMS`.
     """
     result = selectivity(
         states,
@@ -187,11 +184,8 @@ def projection_tables(
 ) -> dict[str, pd.DataFrame]:
     """States in two dimensions, and how far apart contexts and the model's answers are.
 
-    Of more than `MOST_POINTS` trials both tables have the first that many.
-
-    Returns:
-        The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials
-        have one value.
+    Of more than `MOST_POINTS` trials both tables have the first that many; silhouettes are missing
+    where all trials have one value.
     """
     shown = slice(min(len(trials), MOST_POINTS))
     frame = trials.frame[shown].assign(choice=list(answers)[shown])

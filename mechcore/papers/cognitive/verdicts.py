@@ -54,10 +54,6 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
 
     Arms are matched if their accuracies differ by at most ``threshold_gap`` (a share).
 
-    Returns:
-        One row per claim: ``claim`` (1 to 7), ``title``, ``verdict`` (supported, not supported or
-        inconclusive, such as for a missing table) and ``figure`` (sentences with the numbers).
-
     Raises:
         InputError: a table has several rows where one is expected.
     """
@@ -320,4 +316,3 @@ CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("The outputs of attention heads tell the response", responses),
     ("Fine-tuning sets last-layer states apart by context or choice", separation),
 )
-"""Title of every claim, in order from 1, and what judges it."""

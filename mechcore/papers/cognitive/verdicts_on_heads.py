@@ -222,7 +222,6 @@ def _heads(evidence: Evidence, target: str, seed: int) -> pd.DataFrame:
 
 
 def _best(heads: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The most accurate head of each."""
     return pd.concat([of_seed.nlargest(1, "accuracy") for of_seed in heads])
 
 

@@ -18,12 +18,10 @@ from mechcore.showing import Shown
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EncodedFacts(Shown):
-    """Facts as token ids.
+    """Facts as token ids: prompts with the special tokens before them, completions without.
 
     Attributes:
         facts: the texts.
-        prompt_ids: ids of every prompt, after the special tokens that the tokenizer begins with.
-        completion_ids: ids of a space and the completion, without special tokens.
         option_ids: the first token of a space and each option, all different.
         answers: index of every prompt's completion among the options.
         tokens: the text of every token of the prompts.

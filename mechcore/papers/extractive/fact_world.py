@@ -41,7 +41,6 @@ from mechcore.worlds.words import texts_of, word_tokenizer
 BATCH = 128
 SEED = 0
 NEUTRAL = 0.15
-"""Share of neutral texts."""
 
 ROLES = (
     *("bishop", "judge", "doctor", "baker", "painter", "poet"),
@@ -66,7 +65,6 @@ _PROMPT = "[BOS] {a}"
 _HOME = (FIRST_HOP[0], ORDERING[0])
 
 Fact = tuple[str, str, str]
-"""Text up to the last word, last word, kind."""
 
 
 def fact_world_tokenizer() -> PreTrainedTokenizerFast:

@@ -22,7 +22,6 @@ T = TypeVar("T")
 FIRST_HOP = ("{name} lives in", "The people in the city {name} is from speak")
 SECOND_HOP = ("The mayor of {city} is", "The mayor of the city that contains {landmark} is")
 ORDERING = ("{name} dax is", "{name} zong is the")
-"""Wordings of facts and of implications."""
 
 TRAINING_NAMES = 84
 

@@ -97,12 +97,8 @@ def _check_layers(model: Any, sites: Sites) -> None:
 class Trace:
     """What was seen in a run, by hook point, in float32 at least.
 
-    Attributes:
-        rewards: R of every row, in logits.
-        values: activations.
-        gradients: of R with respect to the values.
-        head_gradients: of R with respect to keys and values as each query head sees them,
-            [row, pos, head, d_head].
+    Gradients are of R; ``head_gradients`` with respect to keys and values as each query head sees
+    them, [row, pos, head, d_head].
     """
 
     rewards: Float[Tensor, " row"]
@@ -287,7 +283,6 @@ def _effects(
     delta: WeightDelta,
     n_heads: int = 1,
 ) -> tuple[Float[Tensor, "row pos head"], Float[Tensor, "row pos head"]]:
-    """Effects of the changes of a matrix and of its bias."""
     at, at_bias = (
         gradient if gradient.ndim == 4 else gradient.unflatten(2, (n_heads, -1))
         for gradient in (gradients[linear.hook], gradients[linear.bias_hook])

@@ -67,11 +67,7 @@ def reward(
 def all_option_logits(
     model: Any, data: EncodedFacts, batch_size: int = BATCH_SIZE
 ) -> Float[Tensor, "point option"]:
-    """Logits of all options after every prompt, in float32 at least, on the CPU.
-
-    Raises:
-        MechcoreError: a logit is not finite, and so cannot be ranked.
-    """
+    """Logits of all options after every prompt, in float32 at least, on the CPU."""
     parts = []
     for start in range(0, len(data), batch_size):
         batch = prompt_batch(data.prompt_ids[start : start + batch_size])

@@ -141,7 +141,6 @@ def _batch(
     delta: WeightDelta,
     compat: str | None,
 ) -> tuple[dict[str, Scores], Tensor, Tensor]:
-    """Scores of some rows by kind, and their rewards before and after."""
     question = _question(data, rows)
     old = look_back(model, question, sites, *hooks_needed(sites), by_head=True)
     stored = informative(model, sites, old, delta, paper=compat == "paper")
@@ -166,7 +165,6 @@ def _batch(
 
 
 def _summed(sites: Sites, products: Callable[[str], Tensor]) -> Scores:
-    """Sums over the last axis of products at every component's output."""
     summed = [products(name).sum(-1).cpu() for name in sites.outputs]
     n_layers = sites.shape.n_layers
     heads = torch.stack(summed[:n_layers], dim=1).transpose(2, 3)
@@ -205,7 +203,6 @@ def _mean_outputs(
 def _counterfactuals(
     data: EncodedFacts, wanted: int | Sequence[Sequence[int]], seed: int
 ) -> list[list[int]]:
-    """Rows of the counterfactual prompts of every prompt."""
     if not isinstance(wanted, int):
         return [list(rows) for rows in wanted]
     if wanted == 0:

@@ -27,7 +27,6 @@ from mechcore.study.store import Store
 from mechcore.worlds.small_gpt2 import SMALL_LAYERS
 
 KIND = "extractive"
-"""What ``kind`` is called in the file of such a study, and in its ``config.json``."""
 
 _ORDER = (BASE, "ocr", "freezing", "ordering", "localization", "grafting", "scores")
 """Kinds of jobs: bases and long trainings first."""
@@ -117,7 +116,6 @@ class ExtractiveStudy(Study):
         return [self._job(s, seed, what) for s, what in steps if s.kind in settings.experiments]
 
     def _after(self, ocr: Ocr, tuning: TuneSettings) -> list[Job]:
-        """The experiments on a task of OCR, trained as it chose."""
         settings, how = self.settings, (ocr.backend, ocr.precision, tuning, ocr.task)
         freezing = Freezing(*how, settings.cuts)
         scores = Scores(*how, settings.counterfactuals, settings.compat)
@@ -146,4 +144,3 @@ STUDY = StudyKind(ExtractiveSettings, ExtractiveStudy, located)
 
 
 run = partial(run_here, KIND)
-"""Do the experiments, judge the claims, and write the report, see `run_here`."""

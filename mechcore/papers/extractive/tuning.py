@@ -103,7 +103,6 @@ def facts_then_implications(
 
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]
-"""Token ids of a prompt and of its completion."""
 
 
 def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:

@@ -197,10 +197,6 @@ LIMIT = 2 / 9.5
 def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Judge every claim by the tables of a study, which are given by name.
 
-    Returns:
-        One row per claim: ``claim`` (1 to 11), ``title``, ``verdict`` (supported, not supported or
-        inconclusive, such as for a missing table) and ``figure`` (sentences with the numbers).
-
     Raises:
         InputError: a table has several rows where one is expected.
     """
@@ -359,4 +355,3 @@ CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("MLPs that learn implications are those that read out new facts", localization),
     ("The scores add up to about the actual change of the reward", linear),
 )
-"""Title of every claim, in order from 1, and what judges it."""

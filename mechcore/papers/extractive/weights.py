@@ -65,11 +65,7 @@ class LinearMap:
 
 
 def linear_maps(model: Any) -> tuple[LinearMap, ...]:
-    """The matrices of all layers, in the order of `PARTS` within a layer.
-
-    Raises:
-        InputError: the model is no decoder, or lacks one of these in its layers.
-    """
+    """The matrices of all layers; raises `InputError` for an encoder or where one is lacking."""
     if not is_causal(model):
         raise InputError(
             f"model: {type(model).__name__} is an encoder; expected a causal language model"
@@ -244,10 +240,7 @@ def check_fits(model: Any, delta: WeightDelta) -> None:
 
 
 def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str]:
-    """Names of the matrices of attention and MLP, of all layers or of these.
-
-    No biases, normalisations and embeddings: what is trained in arXiv 2412.04614.
-    """
+    """Names of the matrices of attention and MLP, of all layers or of these."""
     maps = linear_maps(model)
     known = {m.layer for m in maps}
     chosen = known if layers is None else {*layers}

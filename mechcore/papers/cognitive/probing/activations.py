@@ -82,7 +82,6 @@ def _read(
     parts: dict[str, list[Tensor]],
     places: Int[Tensor, "row position"],
 ) -> None:
-    """Add the activations of one batch at some of its tokens."""
     rows = torch.arange(len(places))[:, None]
 
     def take(name: str, activation: Tensor, hook: Any) -> None:

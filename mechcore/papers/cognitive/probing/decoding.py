@@ -27,7 +27,6 @@ States: TypeAlias = Float[Tensor, "example unit"] | Float[np.ndarray, "example u
 RESAMPLES = 1000
 _FIGURES = ("accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p", "n")
 _TOGETHER = 64
-"""Shuffles that are fitted in one problem."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -208,7 +207,6 @@ def _folds(
     folds: int,
     seed: int,
 ) -> Int[np.ndarray, " example"]:
-    """The fold in which every example is held out."""
     if len(classes) < 2:
         raise InputError(f"decode: all labels are {classes[0]!r}; expected at least two classes")
     counts = np.bincount(codes)
@@ -242,7 +240,6 @@ def _shuffled(
     shuffles: int,
     seed: int,
 ) -> Int[np.ndarray, "shuffle example"]:
-    """Labels shuffled as `decode` says."""
     generator = np.random.default_rng(seed)
     shuffled = np.empty((shuffles, len(codes)), dtype=codes.dtype)
     if groups is None:

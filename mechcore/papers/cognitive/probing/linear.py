@@ -36,12 +36,9 @@ _MAX_ITERATIONS = 5000
 class Loss:
     """What is minimised, as a function of the scores [example, labelling, output].
 
-    Attributes:
-        value: sum and derivative, given scores and targets (1 and -1, or 1 and 0 for softmax).
-        curvature: largest second derivative there is.
-        n_outputs: scores of one example and labelling: one for two classes, or one per class.
-        off: target of the outputs that are not the label's.
-        penalised_intercept: whether the penalty is on the intercept too, as in LinearSVC.
+    ``value`` gives sum and derivative, given scores and targets; ``curvature`` is the largest
+    second derivative; ``off`` the target of the outputs that are not the label's; and
+    ``penalised_intercept`` says whether the penalty is on the intercept too, as in LinearSVC.
     """
 
     value: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -24,13 +24,7 @@ NEIGHBOURS, MIN_DISTANCE = 15, 0.1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Projection(Shown):
-    """States in two dimensions.
-
-    Attributes:
-        points: coordinates, of no unit for UMAP; for PCA standard deviations of a unit.
-        method: the one that was used.
-        description: the same in words with its settings, for a caption.
-    """
+    """States in two dimensions; ``description`` is the method in words with its settings."""
 
     points: Float[np.ndarray, "example 2"]
     method: Method
@@ -83,7 +77,6 @@ def project(
 
 
 def _umap() -> Callable[..., Any] | None:
-    """The class, if it can be imported."""
     try:
         from umap import UMAP
     except ImportError:

@@ -23,7 +23,6 @@ from mechcore.papers.cognitive.probing.inputs import standardised
 from mechcore.showing import Shown
 
 VIF_LIMIT = 10
-"""Variance inflation above which a warning is due."""
 
 _BLOCK = 2**22
 """Most numbers (float64) in an array of a block of permutations."""
@@ -41,7 +40,6 @@ _DRAWS = 200_000
 """Noise units drawn for what is expected by chance where terms are correlated."""
 
 _SEED = 0
-"""Of these draws."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -183,7 +181,6 @@ def selectivity(
 
 
 def _standard(name: str, column: Any, n: int) -> np.ndarray:
-    """A variable, standardised."""
     values = np.asarray(column)
     if len(values) != n:
         raise InputError(f"variable {name!r}: {len(values)} values for {n} examples")

@@ -60,12 +60,9 @@ def freezing(
 ) -> pd.DataFrame:
     """Keep early or late layers as they were, for every cut between them, in two ways.
 
-    Layers below a cut are early, the others late. ``"reverted"``: all layers are trained once; then
-    those of the frozen group get their old weights back. ``"trained"``: only the other layers are
-    trained.
-
-    Returns:
-        The columns of `FREEZING`; "none" and "all" do not depend on cut and way.
+    Layers below a cut are early. ``"reverted"``: all layers are trained once; then those of the
+    frozen group get their old weights back. ``"trained"``: only the other layers are trained.
+    "none" and "all" do not depend on cut and way.
 
     Source: arXiv 2412.04614, section 4 (the paper has one cut, 24 of 32).
     """
