@@ -105,14 +105,6 @@ def test_gradient_drop_is_a_loop_over_layers_that_are_detached(deep: tuple[Any, 
 
 
 @pytest.mark.hooked
-def test_gradient_drop_needs_two_layers() -> None:
-    model, data = adding_model(), two_words([[0, 1]])
-    means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
-    with pytest.raises(InputError, match="the model has one layer"):
-        gradient_drop_scores(model, data, means)
-
-
-@pytest.mark.hooked
 def test_hand_computed_scores() -> None:
     """Of the model of `test_attribution`, at the only midpoint."""
     model = adding_model()

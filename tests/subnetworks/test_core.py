@@ -84,15 +84,6 @@ def test_frequencies_that_only_layers_explain_have_no_small_p() -> None:
     assert found.p_value == 1 or found.p_value > 0.1
 
 
-def test_spearman_is_missing_where_all_counts_are_equal() -> None:
-    masks = [Mask.full(SHAPE), MASKS[0]]
-    found = frequency_agreement(head_frequency(masks, [0.0, 0.5]))
-    assert math.isnan(found.rho)
-    assert math.isnan(found.p_value)
-    with pytest.raises(InputError, match="found one target sparsity; expected at least two"):
-        frequency_agreement(head_frequency(MASKS[:2], TARGETS[:2]))
-
-
 # -- overlap, spread ------------------------------------------------------------------------------
 
 
@@ -119,16 +110,6 @@ def test_overlap_by_hand() -> None:
     assert table["p_value"]["c", "d"] == pytest.approx(1)
     assert table["p_uniform"]["a", "c"] == pytest.approx(1 / 2)
     assert table["p_uniform"]["c", "d"] == pytest.approx(5 / 6)
-
-
-def test_overlap_at_the_ends() -> None:
-    nothing, everything = keeping("L0.MLP"), Mask.full(SHAPE)
-    table = head_overlap([nothing, nothing, everything, everything], "abcd")
-    assert table["jaccard"].tolist() == [1, 0, 0, 0, 0, 1]
-    for column in ("expected", "expected_uniform"):
-        assert table[column].tolist() == [1, 0, 0, 0, 0, 1]
-    assert table[["p_value", "p_uniform"]].to_numpy() == pytest.approx(1)
-    assert head_overlap(MASKS[:1], "a").empty
 
 
 def accuracies(*rows: tuple[float | None, int | None, str, float]) -> pd.DataFrame:

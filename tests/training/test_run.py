@@ -127,17 +127,6 @@ def test_unknown_labels_and_few_examples_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_an_answer_must_be_one_known_token() -> None:
-    model = decoder()
-    with pytest.raises(InputError, match="answer 'maybe' of label 'entailment'"):
-        answering(model, tiny_world.decoder_tokenizer(), "{a} {b}", {"entailment": "maybe"})
-
-
-def test_a_missing_history_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"history\.json: not found; expected the history"):
-        read_history(tmp_path)
-
-
 def test_texts_are_cut_with_a_word_alone_and_counted(tmp_path: Path) -> None:
     tokenizer, texts = tiny_world.encoder_tokenizer(), pairs().frame
     lengths = [len(ids) for ids in tokenizer(*map(list, (texts.text_a, texts.text_b))).input_ids]

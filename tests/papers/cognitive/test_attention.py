@@ -99,14 +99,6 @@ def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in found.items()}
 
 
-def test_the_tokenizer_of_signed_prompts_cuts_numbers_into_pieces() -> None:
-    tokenizer = signed_tokenizer()
-    texts = generate(24, 2, rendering="signed", split="test").frame["text"]
-    counts = {sum(flags(tokenizer, text)[1]) for text in texts}
-    assert min(counts) > 2 * 2  # more than two tokens for each of the two numbers
-    assert len(counts) > 1  # a sign is a token more
-
-
 @pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
 def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> None:
     model = load_model(each.path, backend=backend)

@@ -101,13 +101,3 @@ def test_what_cannot_be_read_is_refused(cases: Cases) -> None:
     for hooks, positions, message in read:
         with pytest.raises(InputError, match=message):
             activations_at(model, encoded(texts()), hooks, positions)
-
-
-@pytest.mark.hooked
-def test_hooked_transformer_and_bridge_have_the_same_activations(cases: Cases) -> None:
-    case = cases.get("gpt2-lm")
-    bridged, hooked = (
-        activations_at(model, encoded(texts()), HOOKS, POSITIONS)
-        for model in (case.model, helpers.hooked_transformer(case.path))
-    )
-    check(hooked, bridged)
