@@ -56,7 +56,7 @@ from mechcore.pruning import (
 from mechcore.pruning.methods import attribution, ugs
 from mechcore.session import plain_session
 from mechcore.subnetworks.core import heuristic_core
-from mechcore.training import TrainSettings, new_model, train_classifier
+from mechcore.training import TrainSettings, classification, new_model, train
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
 from mechcore.worlds.small_gpt2 import small_gpt2
@@ -212,7 +212,8 @@ def checkpoints(g: Given) -> Any:
     settings = TrainSettings(
         steps=3, batch_size=8, warmup_steps=1, evaluate_every=3, checkpoint_every=3
     )
-    history = train_classifier(fresh, tokenizer, TRAIN, {"id": ID}, g.folder / "run", settings)
+    objective = classification(fresh, tokenizer)
+    history = train(fresh, objective, TRAIN, {"id": ID}, g.folder / "run", settings)
     words = tiny_world.decoder_tokenizer()
     untrained = small_gpt2(words, 1, width=16, n_heads=2, end=words.sep_token_id).state_dict()
     return [untrained, dict(exported.named_parameters()), dict(fresh.named_parameters()), history]

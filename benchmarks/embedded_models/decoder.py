@@ -12,7 +12,7 @@ import pandas as pd
 from transformers import GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
-from mechcore.training import TrainSettings, train_answering
+from mechcore.training import TrainSettings, answering, train
 from mechcore.worlds import tiny_world
 from mechcore.worlds.small_gpt2 import one_thread, small_gpt2
 
@@ -34,16 +34,16 @@ def train_tiny_decoder(
     out: Path, steps: int = DECODER_STEPS, seed: int = SEED, pairs: int = TRAINING_PAIRS
 ) -> pd.DataFrame:
     """Train the decoder, by default that in ``data/tiny_decoder``; its history."""
+    model, tokenizer = tiny_decoder_model(seed), tiny_world.decoder_tokenizer()
+    prompt, answers = tiny_world.DECODER_PROMPT, tiny_world.DECODER_ANSWERS
     with one_thread():
-        return train_answering(
-            tiny_decoder_model(seed),
-            tiny_world.decoder_tokenizer(),
+        return train(
+            model,
+            answering(model, tokenizer, prompt, answers),
             tiny_world.generate("train", pairs, seed),
             evaluations(),
             out,
             settings_for(steps, seed),
-            prompt=tiny_world.DECODER_PROMPT,
-            answers=tiny_world.DECODER_ANSWERS,
         )
 
 

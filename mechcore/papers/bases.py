@@ -1,11 +1,11 @@
-"""What the papers' studies share: checkpoints that users bring, results of jobs, a run."""
+"""What the papers' studies share: checkpoints that users bring, results of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -15,6 +15,8 @@ from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_co
 from mechcore.study.step import TABLES_FOLDER, Input, Job, Work
 from mechcore.study.store import Store
 from mechcore.yaml_file import located_folder
+
+S = TypeVar("S", bound=Any)
 
 BASE = "base"
 """What the base is to a job: an input of the user's, or another job's result."""
@@ -49,9 +51,10 @@ def checkpoint_of(work: Work, made: str = BASE) -> str:
     return base.source
 
 
-def located_base(source: str | None, folder: Path) -> str | None:
-    """A directory made absolute, beginning at ``folder``; what is none there is a hub id."""
-    return None if source is None else located_folder(source, folder)
+def located(settings: S, folder: Path) -> S:
+    """Settings with a base that is a directory made absolute, beginning at ``folder``."""
+    base = settings.base
+    return replace(settings, base=None if base is None else located_folder(base, folder))
 
 
 def model_facts(model: Any, source: str) -> dict[str, Any]:

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+import pandas as pd
 import typer
 
 from mechcore.cli.execution import COMMAND_LINE, RunOptions
 from mechcore.cli.options import Given
+from mechcore.cli.shared import must_not_exist
+from mechcore.errors import InputError
+from mechcore.files import write_atomically
 from mechcore.main_study.config import Resources
 from mechcore.settings import origins
 from mechcore.study.executors import n_cores
@@ -19,6 +23,15 @@ Quick: TypeAlias = Annotated[
     bool,
     typer.Option(QUICK, help="Try all steps in a minute or two; results are not meaningful."),
 ]
+
+
+def write_lines(table: pd.DataFrame, out: Path, told: str) -> None:
+    """Write a table as JSON lines into a new file."""
+    if out.suffix != ".jsonl":
+        raise InputError(f"--out {out}: expected a name that ends with .jsonl")
+    must_not_exist(out, file=True)
+    write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
+    print(told)
 
 
 def do_from_base(
@@ -31,11 +44,7 @@ def do_from_base(
     quick: bool,
     show: Callable[[Path], None],
 ) -> None:
-    """Do a study whose defaults are those of its base, and which can be made quick.
-
-    A base of the user's own is too large for a job on every core; the tiny one is not. The main
-    results are shown in the end.
-    """
+    """Do a study whose defaults are those of its base, and which can be made quick."""
     base = given.values.get("base")
     first = default_settings(base)
     start = first.quick() if quick else first

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -65,11 +65,7 @@ class Seeds:
     left_out: tuple[str, ...] = ()
 
     def keep(self, why_not: Callable[[int], str | None]) -> Seeds:
-        """The seeds that there is no reason to exclude.
-
-        Raises:
-            InconclusiveError: no seed is left.
-        """
+        """The seeds without a reason against them; raises `InconclusiveError` if none is left."""
         reasons = {seed: why_not(seed) for seed in self.kept}
         kept = tuple(seed for seed, reason in reasons.items() if reason is None)
         left_out = (
@@ -87,26 +83,13 @@ class Seeds:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The tables of a study, by name, which have at least these columns.
+    """The tables of a study, by name.
 
     Look-ups raise `InconclusiveError` for rows that are not there, and `InputError` for several
     where one is expected.
     """
 
-    study: ClassVar[str]
-    columns: ClassVar[Mapping[str, Sequence[str]]]
     tables: Mapping[str, pd.DataFrame]
-
-    def __post_init__(self) -> None:
-        for name, needed in self.columns.items():
-            table = self.tables.get(name)
-            if table is None or table.empty:
-                continue
-            if missing := [column for column in needed if column not in table]:
-                raise InputError(
-                    f"table {name}: no column {', '.join(missing)}, found "
-                    f"{', '.join(map(str, table.columns))}; give the tables of {self.study}"
-                )
 
     def seeds(self, name: str, *kinds: Mapping[str, object]) -> Seeds:
         """The seeds that rows of a table have, those of some kinds if given."""
@@ -209,11 +192,7 @@ def over_seeds(met: Sequence[bool | None]) -> tuple[bool | None, str]:
 
 
 def t_interval(values: Iterable[float]) -> Interval:
-    """Mean over seeds with a 95 % t interval; without ends for fewer than 2 seeds.
-
-    >>> t_interval([1.0, 2.0, 3.0])
-    Interval(mean=2.0, low=-0.484..., high=4.484...)
-    """
+    """Mean over seeds with a 95 % t interval; without ends for fewer than 2 seeds."""
     sample = np.array([*values], dtype=float)
     mean = float(sample.mean())
     if len(sample) < 2:

@@ -1,10 +1,7 @@
 """Attribution: gradient times distance to the mean that replaces a component's output.
 
-The derivative of a quantity by a mask value is its gradient at the component's output times the
-output's distance to the fill, summed over positions, because ``out = fill + m (x - fill)``. The
-score is the mean over examples of ``|dM / dm|`` at the full model, where M is the log-odds of the
-class that the full model chooses (Michel et al. 2019, arXiv 1905.10650, with the mean instead
-of zero). KL itself cannot be used: at the full model its gradient vanishes.
+After Michel et al. 2019 (arXiv 1905.10650), with the mean instead of zero. KL itself cannot be
+used: at the full model its gradient vanishes.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from torch import Tensor
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
@@ -42,11 +38,7 @@ def attribution_scores(
 ) -> Float[Tensor, "layer component"]:
     """Mean over examples of the absolute derivative of the log-odds by each mask value, nats.
 
-    Args:
-        model: any TransformerLens model; not changed.
-        data: examples of any form, see `mechcore.data.given`; their labels are not used.
-        means: the model's mean activations.
-        batch_size: examples per forward.
+    The log-odds are those of the class that the full model chooses; labels are not used.
 
     Raises:
         MismatchError: the means are another model's.
@@ -66,16 +58,7 @@ def margin_slopes(
 ) -> Float[Tensor, "example layer component"]:
     """Derivative of every example's margin by each mask value at the full model, nats.
 
-    With other means the derivative differs by the first-order effect on the margin of the
-    difference of the means: ``margin_slopes(b) - margin_slopes(a)`` is the effect of adding a - b
-    to the component's output.
-
-    Args:
-        model: any TransformerLens model; not changed.
-        data: labelled examples.
-        means: the model's mean activations.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per forward.
+    With other means it differs by the first-order effect of their difference on the margin.
 
     Raises:
         MismatchError: the means are another model's.
@@ -107,8 +90,6 @@ def mean_slopes(
     ``watched`` makes a context for a forward of the model that yields an iterable with one backward
     pass per item; derivatives are summed over these.
     """
-    if batch_size < 1:
-        raise InputError(f"{name}: batch_size is {batch_size}; expected at least 1")
     shape = ModelShape.of(model)
     data = as_encoded(model, data, split="train", labelled=False)
     check_examples(data)

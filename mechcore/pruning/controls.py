@@ -17,12 +17,7 @@ from mechcore.session import plain_session
 def random_subnetworks(
     shape: ModelShape, *, target_sparsities: float | Sequence[float], seeds: int | Sequence[int]
 ) -> list[Subnetwork]:
-    """Subnetworks of uniformly drawn components, as many as the target sparsity keeps.
-
-    Args:
-        shape: shape of the model.
-        target_sparsities: shares of components to prune, in [0, 1).
-        seeds: seeds of the draws; one seed's masks are nested from sparsity to sparsity.
+    """Subnetworks of uniformly drawn components, nested from sparsity to sparsity.
 
     Raises:
         InputError: a sparsity or seed is out of range, or they repeat.
@@ -40,16 +35,7 @@ def random_subnetworks(
 
 @plain_session()
 def layer_matched(subnetworks: Sequence[Subnetwork]) -> list[Subnetwork]:
-    """For each subnetwork, a random one with as many heads, and the same MLP, in every layer.
-
-    Only which heads of a layer are kept is random.
-
-    Args:
-        subnetworks: the ones to match, whose seeds are those of their matches.
-
-    Raises:
-        InputError: a subnetwork's mask is not a single one of zeros and ones.
-    """
+    """For each subnetwork, a random one with as many heads, and the same MLP, in every layer."""
     matches = []
     for subnetwork in subnetworks:
         kept = {(c.layer, c.head) for c in subnetwork.mask.kept}

@@ -20,13 +20,8 @@ def discretise(
 ) -> Mask:
     """Keep the components with the highest scores, ranked over the whole model.
 
-    The number pruned is ``round(sparsity * components)``, so the target is met up to half a
-    component; ties are broken by position, later components are pruned first.
-
-    Args:
-        scores: scores of the components, higher ones are kept.
-        target_sparsity: share of components to prune, in [0, 1).
-        shape: shape of the model.
+    The number pruned is ``round(sparsity * components)``; of ties, later components are pruned
+    first.
 
     Raises:
         InputError: the sparsity is outside [0, 1), or keeps no component; or a score is NaN.
@@ -47,14 +42,9 @@ def discretise_by_threshold(
 ) -> Mask:
     """Keep the components whose deterministic mask value exceeds one of 0, 0.05, ..., 0.95.
 
-    The threshold whose sparsity is closest to the target is used, the lower one if
-    two are equally close (arXiv 2403.03942, appendix). The target may be missed by any distance:
-    trained mask values are mostly exactly 0 or 1, which no threshold separates further.
-
-    Raises:
-        InputError: the sparsity is outside [0, 1), or a score is NaN.
+    The threshold whose sparsity is closest to the target is used, the lower one if two are equally
+    close (arXiv 2403.03942, appendix). The target may be missed by any distance.
     """
-    as_runs(target_sparsity, 0)
     _check_scores(log_alpha, shape)
     values = hard_concrete.deterministic(log_alpha)
     masks = [
@@ -69,13 +59,8 @@ def discretise_by_layer(
 ) -> Mask:
     """Prune each layer's lowest scores, as many as its scores expect to be zero, rounded.
 
-    As in the authors' code of arXiv 2403.03942, which takes the smallest of sigmoid(0.8 log_alpha
-    / beta), in the order of log_alpha. The sparsity follows from the scores, whatever the target.
-
-    Raises:
-        InputError: the sparsity is outside [0, 1), or a score is NaN.
+    As in the authors' code of arXiv 2403.03942; the sparsity follows from the scores.
     """
-    as_runs(target_sparsity, 0)
     _check_scores(log_alpha, shape)
     n_zero = hard_concrete.probability_of_zero(log_alpha).sum(1, keepdim=True).round()
     # Ties are broken by position, later components are pruned first.
@@ -89,11 +74,9 @@ DISCRETISATIONS = {
     "threshold": discretise_by_threshold,
     "layers": discretise_by_layer,
 }
-"""Discretisation functions by the value of the setting."""
 
 
 def _check_scores(scores: Float[Tensor, "layer component"], shape: ModelShape) -> None:
-    """Raise for scores that cannot be ranked."""
     missing = scores.isnan().flatten().tolist()
     without = [str(c) for c, bad in zip(shape.components, missing, strict=True) if bad]
     if without:

@@ -1,7 +1,6 @@
 """The hard concrete distribution over mask values (Louizos et al. 2018, arXiv 1712.01312).
 
-With u uniform on (eps, 1 - eps): s = sigmoid((log u - log(1 - u) + log_alpha) / beta), stretched to
-[left, right] and clamped to [0, 1], so that exact zeros and ones have positive probability. The
+With u uniform: s = sigmoid((log u - log(1 - u) + log_alpha) / beta), stretched and clamped. The
 appendix of arXiv 2403.03942 prints u / (1 - u) without the logarithm; its code has it.
 """
 

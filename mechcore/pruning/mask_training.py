@@ -1,8 +1,7 @@
 """The training of one mask: scores, multipliers, their optimiser, noise and history.
 
 Loss: KL(full model || subnetwork) + lambda1 (t - s) + lambda2 (t - s)^2, with gradient ascent on
-both multipliers (arXiv 2403.03942, section 3 and appendix). Masks trained together do not affect
-one another.
+both multipliers (arXiv 2403.03942, section 3 and appendix).
 """
 
 from __future__ import annotations
@@ -34,12 +33,7 @@ class OffTrackError(MechcoreError):
 class MaskTraining:
     """One mask in training; call `draw` and `update` in turn until it `is_done`.
 
-    Args:
-        settings: the schedule.
-        shape: shape of the model.
-        target_sparsity: the final target.
-        seed: seed of initialisation and noise.
-        moved: values added to log_alpha at the start, [layer, component].
+    ``moved`` is added to log_alpha at the start, [layer, component].
     """
 
     def __init__(
@@ -89,11 +83,7 @@ class MaskTraining:
         return self._drawn.detach()
 
     def update(self, kl: float, gradient: Float[Tensor, "*draw layer component"]) -> None:
-        """Take a step.
-
-        Args:
-            kl: KL of the last drawn values, in nats.
-            gradient: gradient of ``kl`` by these values.
+        """Take a step, given the KL of the last drawn values in nats, and its gradient by these.
 
         Raises:
             OffTrackError: the loss or the scores are not finite.
@@ -127,11 +117,7 @@ class MaskTraining:
         self.step += 1
 
     def subnetwork(self) -> Subnetwork:
-        """The result after all steps.
-
-        Raises:
-            OffTrackError: the sparsity ended too far from its target, or nothing is kept.
-        """
+        """The result after all steps, see `accepted`."""
         scores = self.log_alpha.detach().clone()
         history = pd.DataFrame(self.history.numpy(), columns=list(HISTORY))
         full = Mask.full(self.shape)
@@ -171,9 +157,6 @@ class MaskTraining:
 
 def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
     """A trained subnetwork with its scores discretised according to ``settings``.
-
-    Training itself depends neither on ``discretisation`` nor on ``tolerance``, so a saved training
-    can be discretised again with other settings.
 
     Raises:
         OffTrackError: the sparsity ended further from its target than ``tolerance``, or nothing is

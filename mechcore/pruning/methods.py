@@ -1,14 +1,4 @@
-"""Pruning methods, by name.
-
-A custom method is a function of a `Request`, registered under a name:
-
-    @METHODS.register("largest-first")
-    def largest_first(request: Request) -> list[Subnetwork]:
-        ...
-
-It then works wherever methods are named: as ``--prune-method``, in ``mechcore methods`` and in
-studies. A package provides one as an entry point in the group ``mechcore.pruning_methods``.
-"""
+"""Pruning methods, by name: functions of a `Request`, see docs/extend.md."""
 
 from __future__ import annotations
 
@@ -95,11 +85,7 @@ class Ranking:
     seed: Literal["data", "masks"] | None = None
 
     def __call__(self, request: Request) -> list[Subnetwork]:
-        """Subnetworks by the ranking, one for each seed if the ranking is random.
-
-        Raises:
-            InputError: a sparsity is outside [0, 1), keeps no component or repeats.
-        """
+        """Subnetworks by the ranking, one for each seed if the ranking is random."""
         model, means = request.model, request.means
         given = request.seeds if self.seed == "masks" else [request.data_seed]
         target_sparsities, seeds = as_runs(request.target_sparsities, given)
@@ -146,11 +132,7 @@ def random(request: Request) -> list[Subnetwork]:
 
 
 def layer_matched(request: Request) -> list[Subnetwork]:
-    """As many heads per layer as trained masks keep, drawn at random: a control.
-
-    Raises:
-        InputError: there are no trained masks.
-    """
+    """As many heads per layer as trained masks keep, drawn at random: a control."""
     if not request.trained:
         raise InputError("layer-matched: no trained masks; expected the masks to match")
     return matched_by_layer(request.trained)

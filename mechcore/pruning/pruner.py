@@ -1,8 +1,7 @@
 """L0 pruning to a target sparsity: many masks trained together against one frozen model.
 
-The masks of all seeds and target sparsities share batches, the full model's answers and forwards;
-every mask has its own noise and optimiser (`MaskTraining`), so the result is the same as when
-trained alone, up to the rounding of batched products (arXiv 2403.03942, section 3).
+Every mask has its own noise and optimiser, so the result is the same as when trained alone, up to
+the rounding of batched products (arXiv 2403.03942, section 3).
 """
 
 from __future__ import annotations
@@ -84,8 +83,7 @@ def prune(
         preset: ``"fast"``, ``"thorough"``, ``"paper"``, or your own schedule, see
             `mechcore.pruning.prune_settings`.
         data_seed: seed of the order of the examples, the same for all masks.
-        state: folder in which all trainings are saved every ``save_every`` steps, to resume
-            from; the masks are the same as without an interruption.
+        state: folder in which all trainings are saved every ``save_every`` steps, to resume from.
 
     Returns:
         Subnetworks ordered by sparsity as given, then seed.
@@ -159,7 +157,6 @@ def _take_step(
     means: MeanActivations,
     examples: Sequence[int],
 ) -> dict[str, str]:
-    """Take one step of every training; returns errors by name."""
     if not trainings:
         return {}
     values = torch.stack([training.draw() for training in trainings])
@@ -201,7 +198,6 @@ _WITHOUT_EFFECT = ("save_every", *READING)
 
 
 def _restore(partial: Partial, trainings: Sequence[MaskTraining]) -> dict[str, str]:
-    """Restore the trainings; returns earlier errors by name."""
     stored = partial.restore()
     if stored is None:
         return {}

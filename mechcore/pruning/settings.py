@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
+from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mechcore.errors import InputError, meant_share, shown
@@ -22,11 +23,7 @@ READING = ("tolerance", "discretisation")
 
 @dataclass(frozen=True)
 class PruneSettings:
-    """A pruning schedule; the defaults are the preset ``fast``.
-
-    Raises:
-        InputError: a value is out of its range.
-    """
+    """A pruning schedule; the defaults are the preset ``fast``."""
 
     steps: int = setting(
         400, "Optimisation steps of pruning at sparsity 0.", "--prune-steps", least=1
@@ -169,9 +166,6 @@ PruneSettings.presets = Presets(
 def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> PruneSettings:
     """A preset, or other settings, with changes.
 
-    Raises:
-        InputError: the preset or a setting is unknown, or a value is out of its range.
-
     >>> prune_settings("fast", steps=900, lr_lambda=0.7).total_steps(0.5)
     900
     """
@@ -187,8 +181,8 @@ def as_runs(
         InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
             sparsities repeat or are missing.
     """
-    listed = _listed("target_sparsities", target_sparsities, Real, float)
-    numbers = _listed("seeds", seeds, Integral, int)
+    listed = _listed("target_sparsities", target_sparsities, float)
+    numbers = _listed("seeds", seeds, index)
     for target_sparsity in listed:
         if not 0 <= target_sparsity < 1:  # also catches NaN
             expected = f"expected a share of components in [0, 1){meant_share(target_sparsity)}"
@@ -206,11 +200,7 @@ def keeps_some(target_sparsity: float, shape: ModelShape) -> bool:
 
 
 def check_keeps_some(target_sparsities: Sequence[float], shape: ModelShape) -> None:
-    """Check that every target sparsity keeps a component.
-
-    Raises:
-        InputError: one keeps none.
-    """
+    """Raise `InputError` for a target sparsity that keeps no component."""
     n = len(shape.components)
     for target_sparsity in target_sparsities:
         if not keeps_some(target_sparsity, shape):
@@ -220,12 +210,8 @@ def check_keeps_some(target_sparsities: Sequence[float], shape: ModelShape) -> N
             )
 
 
-def _listed(name: str, values: Any, kind: type, convert: Any) -> list[Any]:
-    values = [values] if isinstance(values, (Real, str)) else list(values)
-    if bad := [value for value in values if not isinstance(value, kind)]:
-        expected = "whole numbers" if kind is Integral else "numbers"
-        raise InputError(f"{name}: found {bad[0]!r}; expected {expected}")
-    values = [convert(value) for value in values]
+def _listed(name: str, values: Any, convert: Callable[[Any], Any]) -> list[Any]:
+    values = list(map(convert, [values] if isinstance(values, Real) else values))
     if not values or len(set(values)) < len(values):
         raise InputError(f"{name} {shown(values, 200)}: expected at least one, each once")
     return values

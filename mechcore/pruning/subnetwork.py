@@ -78,11 +78,7 @@ class Subnetwork(Shown):
 
     @property
     def log_alpha(self) -> Float[Tensor, "layer component"]:
-        """The trained scores.
-
-        Raises:
-            InputError: the subnetwork is not from L0 pruning.
-        """
+        """The trained scores; raises `InputError` unless they are from L0 pruning."""
         if self.method != "l0":
             raise InputError(
                 f"subnetwork {self.name}: the method {self.method} has no log_alpha; its "
@@ -150,10 +146,9 @@ class Subnetwork(Shown):
 def draws_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
     """The random draw of each subnetwork, as the index of the first one with the same draw.
 
-    Two share a draw if they have the same scores, as for ``"attribution"`` at several
-    sparsities, or the same method and seed on one model; for ``"l0"``, on any model. Its masks of
-    one seed start with the same scores and get the same noise whatever their target, so they keep
-    much the same components even if none matters.
+    Two share a draw if they have the same scores, or the same method and seed on one model; for
+    ``"l0"``, on any model: masks of one seed start with the same scores and get the same noise, so
+    they keep much the same components even if none matters.
     """
     return [
         next(i for i, other in enumerate(subnetworks) if _are_of_one_draw(one, other))

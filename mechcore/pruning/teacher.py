@@ -117,14 +117,9 @@ class Teacher:
     ) -> Float[Tensor, "masks example"]:
         """KL(full model || masked model), nats, of all masks in one forward.
 
-        Args:
-            values: values of the masks; gradients flow into them. Several draws are distributed
-                over the examples in order, as evenly as possible.
-            means: the model's mean activations; gradients also flow into them.
-            examples: rows of the data.
-            fill: what replaces outputs, see `mechcore.masked`.
-            dropout_seed: run the masked models in training mode, with dropout drawn from this seed;
-                None runs them in evaluation mode.
+        Gradients flow into ``values`` and ``means``. Several draws are distributed over
+        ``examples`` (rows of the data) in order, as evenly as possible. With ``dropout_seed`` the
+        masked models run in training mode, with dropout drawn from it.
         """
         batch = self.readout.asked(self.data.rows(examples))
         inputs = model_inputs(self.model, batch)
@@ -196,10 +191,7 @@ class Teacher:
         means: MeanActivations,
         advance: Callable[[], None],
     ) -> Float[Tensor, " masks"]:
-        """KL(full model || masked model) of every mask, nats, float64 mean over all examples.
-
-        ``advance`` is called after every batch.
-        """
+        """KL(full model || masked model) of every mask, nats, float64 mean over all examples."""
         total = torch.zeros(len(values), dtype=torch.float64)
         for batch in self.data.batches(self.settings.batch_size):
             examples = batch["index"].tolist()
@@ -225,11 +217,7 @@ def ranking_teacher(model: Any, data: Any, batch_size: int) -> Teacher:
 
 
 def check_examples(data: EncodedExamples) -> None:
-    """Check that there are examples.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Raise `InputError` if there are no examples."""
     if not len(data):
         raise InputError(f"examples {data.examples.name!r}: none; expected at least one")
 
@@ -244,11 +232,9 @@ def is_fast_at_bfloat16(device: torch.device) -> bool:
 def example_order(lengths: Sequence[int], batch_size: int, seed: int) -> Iterator[list[int]]:
     """Endless batches of example numbers, of similar length within a batch.
 
-    Every pass over the data is shuffled, split into pools of up to `POOL` batches,
-    sorted by length within each pool, and the pool's batches are shuffled again: little padding,
-    random order. A pool that spans two passes first takes examples that it does not contain yet, so
-    that no batch repeats one. If a batch is larger than the data, it repeats all examples as evenly
-    as possible.
+    Every pass over the data is shuffled, split into pools of up to `POOL` batches, sorted by length
+    within each pool, and the pool's batches are shuffled again. No batch repeats an example, unless
+    it is larger than the data.
     """
     generator = torch.Generator().manual_seed(seed)
     n_batches = min(POOL, max(1, len(lengths) // batch_size))

@@ -1,17 +1,6 @@
 """Uniform gradient sampling: a ranking by mask probabilities trained on partial ablations.
 
-Every component is kept with a probability p = sigmoid(theta). In every step masks are drawn, each
-component on its own: with probability w = p (1 - p) its value is uniform in (0, 1), else it is 1 or
-0, with probabilities p - w/2 and 1 - p - w/2, so that its mean is p. The derivative of the
-expected KL(full model || masked model) by p is estimated by the mean derivative by the mask value
-in those draws where it is uniform: integrated from 0 to 1, the slope is the difference that the
-component makes. Adam minimises that KL plus a penalty times the sum of all p (Li and Janson 2024,
-arXiv 2409.09951, in the version of their code for single components).
-
-Differences from their version: ablated outputs become means, not constants that are trained at the
-same time; the penalty is not swept, but is the KL of the fully ablated model divided by the number
-of components, so that components that do more than their share rise; and in a step without a
-uniform value for a component its theta has no gradient, while in theirs the penalty still applies.
+Li and Janson 2024 (arXiv 2409.09951), in the version of their code for single components.
 """
 
 from __future__ import annotations
@@ -24,7 +13,6 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
-from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import frozen
 from mechcore.pruning.teacher import example_order, ranking_teacher
@@ -48,6 +36,15 @@ def ugs_scores(
 ) -> Float[Tensor, "layer component"]:
     """Theta of every component: the log-odds of keeping it.
 
+    In every step masks are drawn: with probability w = p (1 - p), p = sigmoid(theta), a value is
+    uniform in (0, 1), else 1 or 0. The derivative of the expected KL(full model || masked model) by
+    p is estimated by the mean derivative where the value is uniform. Adam minimises that KL plus a
+    penalty times the sum of all p.
+
+    Differences from the paper: ablated outputs become means; the penalty is the KL of the fully
+    ablated model divided by the number of components; and in a step without a uniform value for a
+    component its theta has no gradient.
+
     Args:
         model: any TransformerLens model; not changed.
         data: examples of any form, see `mechcore.data.given`; their labels are not used.
@@ -60,14 +57,8 @@ def ugs_scores(
 
     Raises:
         MismatchError: the means are another model's.
-        InputError: there are no examples, a language model's have no answers, or a number is under
-            1.
+        InputError: there are no examples, or a language model's have no answers.
     """
-    if min(steps, n_masks) < 1 or not lr > 0:
-        raise InputError(
-            f"ugs: {steps} steps of {n_masks} masks at a rate of {lr}; expected at least one of "
-            "each and a rate above 0"
-        )
     shape = ModelShape.of(model)
     teacher = ranking_teacher(model, data, batch_size)
     data = teacher.data
@@ -95,5 +86,5 @@ def ugs_scores(
 def draw(
     p: Float[Tensor, "layer component"], noise: Float[Tensor, "masks layer component"]
 ) -> Float[Tensor, "masks layer component"]:
-    """Mask values for noise that is uniform in [0, 1), see the module."""
+    """Mask values for noise that is uniform in [0, 1)."""
     return 1 - ((noise - p) / (p * (1 - p)) + 0.5).clamp(0, 1)

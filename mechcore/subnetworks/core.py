@@ -1,13 +1,7 @@
 """What several subnetworks have in common, and how they differ (arXiv 2403.03942, section 4).
 
-Chance levels are for random subnetworks that keep as many heads *of each layer* as the given ones.
-Pruning prefers some layers whatever the seed, so subnetworks share more heads than random ones of
-their size even if their heads are arbitrary within layers. Values called *uniform* are for random
-heads of any layer.
-
-Subnetworks of several sparsities from one ranking are nested, whatever it ranks, and masks trained
-with one seed share its noise. For chance levels such subnetworks count as one random subnetwork,
-that of their common heads.
+Chance levels are for random subnetworks that keep as many heads of each layer as the given ones;
+*uniform* ones for random heads of any layer.
 """
 
 from __future__ import annotations
@@ -124,17 +118,16 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
 
     Args:
         masks: single masks of zeros and ones.
-        draws: number of each mask's random draw, see `mechcore.pruning.draws_of`; by
-            default all are independent.
+        draws: number of each mask's random draw, see `mechcore.pruning.draws_of`; by default all
+            are independent.
 
     Raises:
-        InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
-            masks and draws differ.
+        InputError: there is no mask, or one is not a single mask of zeros and ones.
         MismatchError: the masks belong to different models.
     """
     shape = _common_shape(masks)
     common: dict[int, set[Component]] = {}
-    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
+    for mask, draw in zip(masks, draws or range(len(masks)), strict=True):
         common[draw] = common.get(draw, set(shape.heads)) & _heads(mask)
     core = sorted(set.intersection(*common.values()))
     by_layer = _by_layer(shape, [*common.values()])
@@ -153,9 +146,7 @@ def shared_by_chance(
 ) -> Float[np.ndarray, " n+1"]:
     """Distribution of the number of items that all random sets share, given sizes within groups.
 
-    Within a group the intersection with a random set of size k is hypergeometric, so its
-    distribution follows exactly from one set to the next; groups are independent, so the
-    distribution of the sum over groups is the convolution.
+    Within a group the intersection with a random set is hypergeometric; groups are independent.
 
     Args:
         groups: number of items in each group, n in total.
@@ -177,28 +168,19 @@ def shared_by_chance(
 
 
 def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
-    """Probability of at least the observed number."""
     return min(1.0, float(chance[observed:].sum()))
 
 
 def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) -> pd.DataFrame:
     """How many subnetworks of each target sparsity keep a component.
 
-    Args:
-        masks: single masks of zeros and ones.
-        target_sparsities: the target sparsity of each.
-
     Returns:
         The columns of `HEAD_FREQUENCY`, a row per component and target.
 
     Raises:
-        InputError: there is no mask, or the numbers of masks and target sparsities differ.
+        InputError: there is no mask.
     """
     shape = _common_shape(masks)
-    if len(masks) != len(target_sparsities):
-        raise InputError(
-            f"head frequency: {len(masks)} masks but {len(target_sparsities)} target sparsities"
-        )
     rows = []
     for target_sparsity in sorted(set(target_sparsities)):
         chosen = [
@@ -218,8 +200,7 @@ def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) ->
 class RankAgreement:
     """Spearman correlation of head frequencies at two sparsities; NaN if one is constant.
 
-    The p-value is for independent subnetworks: it is meaningless for those of one seed or ranking
-    at both sparsities. The null distribution permutes frequencies within layers.
+    The p-value permutes frequencies within layers; it is meaningless for subnetworks of one seed.
     """
 
     rho: float
@@ -229,13 +210,7 @@ class RankAgreement:
 
 
 def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
-    """Spearman's rho between the head frequencies at the lowest and the highest sparsity.
-
-    ``frequency`` is a table of `head_frequency`.
-
-    Raises:
-        InputError: the table has fewer than two sparsities.
-    """
+    """Spearman's rho of a table of `head_frequency`, lowest against highest sparsity."""
     heads = frequency[frequency["head"].notna()]
     table = heads.pivot(index="component", columns="target_sparsity", values="count")
     if table.shape[1] < 2:
@@ -266,16 +241,13 @@ def head_overlap(
         head.
 
     Raises:
-        InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
-            masks and names, or draws, differ.
+        InputError: there is no mask, or one is not a single mask of zeros and ones.
         MismatchError: the masks belong to different models.
     """
     shape = _common_shape(masks)
-    if len(masks) != len(names):
-        raise InputError(f"head overlap: {len(masks)} masks but {len(names)} names")
     groups = [shape.n_heads] * shape.n_layers
     rows = []
-    named = zip(names, map(_heads, masks), _draws(masks, draws), strict=True)
+    named = zip(names, map(_heads, masks), draws or range(len(masks)), strict=True)
     for (first, a, draw), (second, b, other) in itertools.combinations(named, 2):
         by_layer = _by_layer(shape, [a, b])
         sizes, shared = by_layer.sum(1), len(a & b)
@@ -291,19 +263,11 @@ def head_overlap(
     return pd.DataFrame(rows, columns=HEAD_OVERLAP.names)
 
 
-def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
-    numbers = range(len(masks)) if draws is None else draws
-    if len(numbers) != len(masks):
-        raise InputError(f"subnetworks: {len(masks)} masks but {len(numbers)} draws")
-    return numbers
-
-
 def _heads(mask: Mask) -> set[Component]:
     return {component for component in mask.kept if component.is_head}
 
 
 def _by_layer(shape: ModelShape, kept: Sequence[set[Component]]) -> Int[np.ndarray, "sets layer"]:
-    """How many heads of each layer are kept."""
     layers = [[component.layer for component in heads] for heads in kept]
     return np.stack([np.bincount(np.array(ls, int), minlength=shape.n_layers) for ls in layers])
 
@@ -317,14 +281,9 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns of `ACCURACY_SPREAD`, a row per target sparsity and subset.
-
-    Raises:
-        InputError: the table has no subnetwork.
     """
     where = ["data", "split", "subset"]
     masked = accuracy[accuracy["target_sparsity"].notna()]
-    if masked.empty:
-        raise InputError("accuracy spread: found no subnetwork; expected at least one")
     by = ["target_sparsity", *where]
     groups = masked.groupby(by, sort=False)["accuracy"]
     table = groups.agg(n_seeds="count", mean="mean", std="std", low="min", high="max").reset_index()

@@ -1,9 +1,4 @@
-"""Effective size: how few components still do what the whole model does.
-
-As in arXiv 2403.03942, section 5 and figure 6: along fine-tuning, subnetworks of a grid of
-sparsities are pruned from every checkpoint; the sparsest one that keeps the checkpoint's accuracy
-gives its effective size, separately in domain and out of domain.
-"""
+"""Effective size: how few components do what the whole model does (arXiv 2403.03942, section 5)."""
 
 from __future__ import annotations
 
@@ -72,8 +67,6 @@ They are ratios of counts, often stored as float32, and 0.83 - 0.03 is not 0.80 
 subnetwork that loses exactly the tolerance is not faithful, regardless of rounding.
 """
 
-PERCENT = "25 % is the share 0.25"
-
 
 def effective_size(
     full: pd.DataFrame,
@@ -87,33 +80,29 @@ def effective_size(
     A subnetwork is faithful on a group of subsets if its accuracy is more than the full model's
     minus ``tolerance`` (one-sided, strict up to `ROUNDING`). The accuracy on a group is the
     unweighted mean over its subsets. Sparsities between those of the grid are not considered, and
-    a sparser subnetwork may be faithful even if a denser one is not. If the full model's accuracy
-    is below the tolerance, every subnetwork is faithful.
+    a sparser subnetwork may be faithful even if a denser one is not.
 
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
             ``grid`` lacks are omitted, with a warning.
         grid: accuracy (share) of subnetworks: checkpoint, seed, target_sparsity (share of
             components to prune, in [0, 1)), subset, accuracy; and kept (share), if masks miss
-            their target: by default 1 - target_sparsity. A seed's size is chosen among its own
-            sparsities; a warning names those that only other seeds have.
-        groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
-            are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
-            all six together.
+            their target: by default 1 - target_sparsity. A warning names sparsities that only
+            other seeds have.
+        groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``.
         tolerance: maximum accuracy loss (share) of a faithful subnetwork.
 
     Returns:
-        One row per group, checkpoint (in the order of ``full``) and seed: group, checkpoint, seed,
-        effective_size (share of components kept), faithful, target_sparsity and accuracy of the
-        chosen subnetwork, full_accuracy. If no subnetwork of the grid is faithful,
-        effective_size is 1, as published, but faithful is False, and target_sparsity and accuracy
-        are missing.
+        The columns of `EFFECTIVE_SIZE`, one row per group, checkpoint (in the order of ``full``)
+        and seed. If no subnetwork of the grid is faithful, effective_size is 1, as published, but
+        faithful is False, and target_sparsity and accuracy are missing.
 
     Raises:
         InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the
             grid is not in ``full``; a group or the tolerance is unusable.
     """
-    _check_settings(groups, tolerance)
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance: found {tolerance}; expected a share in [0, 1), such as 0.03")
     wholes, parts = _by_subset(full, "full", FULL), _by_subset(grid, "grid", GRID)
     checkpoints = _in_both(
         full["checkpoint"].unique().tolist(), parts.index.unique("checkpoint").tolist()
@@ -138,26 +127,23 @@ def effective_size(
 
 def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
     """Share of components that each subnetwork keeps, by checkpoint, seed and target sparsity."""
-    sparsity = pd.to_numeric(grid["target_sparsity"]).astype(float)
-    kept = pd.to_numeric(grid[KEPT], errors="coerce") if KEPT in grid else 1 - sparsity
-    _refuse(grid, ~kept.between(0, 1), "grid", f"{KEPT} is not a share in [0, 1]: {PERCENT}")
-    keys = grid[["checkpoint", "seed"]].assign(target_sparsity=sparsity)
-    differs = kept.groupby([keys[name] for name in keys]).transform("nunique") > 1
-    _refuse(grid, differs, "grid", f"{KEPT} differs between rows of one subnetwork")
-    return dict(zip(keys.itertuples(index=False, name=None), kept, strict=True))
+    keys = ["checkpoint", "seed", "target_sparsity"]
+    if KEPT not in grid:
+        return {key: 1 - key[-1] for key in grid[keys].itertuples(index=False, name=None)}
+    _check_shares(grid, "grid", KEPT)
+    kept = grid.groupby(keys)[KEPT].agg(["min", "max"])
+    differs = kept[kept["min"] != kept["max"]].reset_index()
+    if len(differs):
+        raise InputError(f"grid: {_place(differs)}: {KEPT} differs between its rows")
+    return kept["min"].to_dict()
 
 
 def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
-    """Average a table of `effective_size` over seeds.
+    """Average a table of `effective_size` over seeds: the columns of `MEAN_EFFECTIVE_SIZE`.
 
-    Returns:
-        One row per group and checkpoint: group, checkpoint, effective_size (mean share of
-        components kept), low and high (smallest and largest over seeds), n_seeds, n_faithful
-        (seeds with a faithful subnetwork; others count as 1), mean_low and mean_high
-        (95 % interval of the mean over seeds by Student's t, for the same texts and grid; missing
-        for one seed, and if all have the same size).
+    The interval of the mean, by Student's t, is missing for one seed, and if all have the same
+    size.
     """
-    _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
     by_checkpoint = sizes.groupby(["group", "checkpoint"], sort=False)
     table = by_checkpoint.agg(
         effective_size=("effective_size", "mean"),
@@ -178,26 +164,13 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
 # -- checks ---------------------------------------------------------------------------------------
 
 
-def _check_settings(groups: Mapping[str, Sequence[str]], tolerance: float) -> None:
-    if not 0 <= tolerance < 1:
-        raise InputError(f"tolerance: found {tolerance}; expected a share in [0, 1), such as 0.03")
-    if not groups:
-        raise InputError("groups: found none; name at least one, such as {'ID': ['matched']}")
-    for group, subsets in groups.items():
-        if isinstance(subsets, str) or not subsets or len(set(subsets)) < len(subsets):
-            raise InputError(
-                f"groups: {group!r} is {subsets!r}; expected a list of subsets, at least one and "
-                "each once"
-            )
-
-
 def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
     """The checkpoints of ``full`` that ``grid`` has; ``grid`` must not have any others."""
     alone = [checkpoint for checkpoint in grid if checkpoint not in full]
     if alone:
         raise InputError(
             f"checkpoint {alone[0]!r} is not in both tables: full has {_list(full)}; grid has "
-            f"{_list(grid)}; expected every checkpoint of grid in full: add it, or leave it out"
+            f"{_list(grid)}; expected every checkpoint of grid in full"
         )
     both = [checkpoint for checkpoint in full if checkpoint in grid]
     if len(both) < len(full):
@@ -223,40 +196,28 @@ def _name_uneven(settings: pd.DataFrame) -> None:
         )
 
 
-def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
-    missing = [column for column in columns if column not in frame]
-    if missing or frame.empty:
-        lack = f"no column {missing[0]}" if missing else "no row"
-        there = shown(", ".join(map(str, frame.columns)), 300) or "none"
-        raise InputError(
-            f"{name}: {lack}; found the columns {there}; "
-            f"expected {', '.join(columns)} and at least one row"
-        )
-
-
 def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
     """Checked accuracies with a column for every subset, NaN if missing."""
-    _require(frame, name, columns)
-    keys = list(columns[:-1])
-    table = frame[list(columns)].reset_index(drop=True)
-    for column in keys:
-        _refuse(table, table[column].isna(), name, f"no {column}; expected one in every row")
-    for column, interval in (("target_sparsity", "[0, 1)"), ("accuracy", "[0, 1]")):
+    for column in ("target_sparsity", "accuracy"):
         if column in columns:
-            numbers = pd.to_numeric(table[column], errors="coerce")
-            shares = numbers.between(
-                0, 1, inclusive="left" if column == "target_sparsity" else "both"
-            )
-            _refuse(table, ~shares, name, f"{column} is not a share in {interval}: {PERCENT}")
-            table[column] = numbers.astype(float)
-    repeated = table.duplicated(keys)
-    _refuse(table, repeated, name, "occurs twice; expected one accuracy: remove the other")
-    return table.set_index(keys)["accuracy"].unstack("subset")
+            _check_shares(frame, name, column)
+    keys = list(columns[:-1])
+    repeated = frame.duplicated(keys)
+    if repeated.any():
+        raise InputError(f"{name}: {_place(frame[repeated])}: occurs twice; expected one accuracy")
+    return frame.set_index(keys)["accuracy"].unstack("subset")
 
 
-def _refuse(table: pd.DataFrame, bad: pd.Series, name: str, problem: str) -> None:
+def _check_shares(frame: pd.DataFrame, name: str, column: str) -> None:
+    """Percent would pass for shares; of a target of 1 nothing is left."""
+    inclusive = "left" if column == "target_sparsity" else "both"
+    bad = ~frame[column].between(0, 1, inclusive=inclusive)
     if bad.any():
-        raise InputError(f"{name}: {_place(table[bad])}: {problem}")
+        interval = "[0, 1)" if inclusive == "left" else "[0, 1]"
+        raise InputError(
+            f"{name}: {_place(frame[bad])}: {column} is not a share in {interval}: 25 % is the "
+            "share 0.25"
+        )
 
 
 def _place(rows: pd.DataFrame) -> str:

@@ -1,11 +1,7 @@
 """How far subnetworks and their core depend on the training data that they were pruned on.
 
-Subnetworks of two halves of the training data share no example, those of two seeds share all of
-them. A subnetwork of a half and one of all data share the half, and are more alike for it.
-
-Masks of one seed begin alike and share their training noise, whatever they are trained on, and keep
-much the same components even where none matters. So what they share has no figure by chance, and
-cores have none, as they are of the same seeds.
+Masks of one seed share their noise whatever they are trained on, so what they share has no figure
+by chance.
 """
 
 from __future__ import annotations
@@ -83,17 +79,12 @@ HALF_CORES = Schema(
 )
 
 Pruned = tuple[float, int]
-"""Target sparsity and seed of a subnetwork."""
 
 
 def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
     """The columns of `HALF_OVERLAP`: overlap of heads between halves beside that between seeds.
 
-    Args:
-        masks: by what they were pruned on, `WHOLE` and `HALVES`, then by target and seed.
-
-    Returns:
-        The columns of `HALF_OVERLAP`.
+    Masks are by what they were pruned on, `WHOLE` and `HALVES`, then by target and seed.
     """
     tables = []
     for target_sparsity in sorted(
@@ -139,11 +130,7 @@ def _compared(first: str, first_seed: int, second: str, second_seed: int) -> str
 def half_cores(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
     """The columns of `HALF_CORES`: cores of halves of the data and of all of it, two by two.
 
-    Args:
-        masks: see `half_overlap`; of the same targets and seeds.
-
-    Returns:
-        The columns of `HALF_CORES`.
+    Masks are as for `half_overlap`, of the same targets and seeds.
     """
     by_data = {data: [*of_data.values()] for data, of_data in masks.items()}
     cores = {data: reduce(and_, of_data) for data, of_data in by_data.items()}
@@ -161,7 +148,6 @@ def half_cores(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
 
 
 def _counts(masks: list[Mask]) -> np.ndarray:
-    """How many subnetworks keep each head, as one column."""
     table = head_frequency(masks, [0.0] * len(masks))
     return table.loc[table["head"].notna(), ["count"]].to_numpy()
 
@@ -169,10 +155,6 @@ def _counts(masks: list[Mask]) -> np.ndarray:
 def common_masks(
     masks: Mapping[str, Mapping[Pruned, Mask]],
 ) -> dict[str, dict[Pruned, Mask]]:
-    """Those of the targets and seeds that no data lack, in order.
-
-    Args:
-        masks: by what they were pruned on, then by target and seed.
-    """
+    """Those of the targets and seeds that no data lack, in order."""
     common = sorted(set.intersection(*(set(of_data) for of_data in masks.values())))
     return {data: {key: of_data[key] for key in common} for data, of_data in masks.items()}

@@ -23,10 +23,6 @@ def outliers(subnetworks: pd.DataFrame) -> Iterator[str]:
 
     A subnetwork stands out where its in-domain accuracy is below the lowest of the others, of the
     same method and target sparsity, by more than `MARGIN` and by more than all the others differ.
-
-    Args:
-        subnetworks: one row per subnetwork: subnetwork, target_sparsity, id_accuracy (share), and
-            method, unless all were found in one way.
     """
     by = ["target_sparsity"]
     if "method" in subnetworks:

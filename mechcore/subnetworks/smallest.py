@@ -1,13 +1,7 @@
 """The smallest subnetwork that loses no more than is accepted, among those at hand.
 
-A mask's change is paired with the full model on the same examples: in accuracy, or in information
-(`mechcore.evaluation.recalibration`). It is within a limit of loss if the lower end of its interval
-is, in domain and out of domain. Each interval is for its own mask alone; of many masks, the
-smallest within a limit may be there by chance. So what changes with such a choice is also measured
-on the half of the clusters, or examples, that did not choose it.
-
-Information is what is left once the bias of the answers is fitted anew. A subnetwork that loses
-none can still give every example one label as it stands: its loss of accuracy is told, too.
+A mask is within a limit of loss if the lower end of its interval is, in domain and out of domain.
+What changes with the choice is also measured on the half of the examples that did not choose it.
 """
 
 from __future__ import annotations
@@ -96,9 +90,6 @@ def smallest_subnetworks(
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: seed of folds and resamples.
-
-    Returns:
-        The columns of `SMALLEST`, a row for each measure.
     """
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     table = _chosen(masks, full, masked, limit, **statistics)
@@ -147,7 +138,6 @@ def _chosen(
     seed: int,
     **statistics: Any,
 ) -> pd.DataFrame:
-    """The sparsest subnetwork on some examples, as `smallest_subnetworks`."""
     rows: list[dict[str, Any]] = []
     for measure in MEASURES:
         row: dict[str, Any] = {"measure": measure, "limit": limit, "within": False}

@@ -1,12 +1,6 @@
 """Fine-tuning of Hugging Face models with checkpoints, a history of accuracies, and resumption.
 
-One loop, that of `transformers.Trainer`, serves both kinds of model: a classifier learns the label
-of its examples, a causal language model learns to continue a prompt with the answer of the label
-(the loss is on the answer token alone). Checkpoints are ordinary Hugging Face directories.
-
-A run's folder holds ``step-0200/``, ``step-0400/``, ..., ``final/``, ``history.json`` and
-``training.json`` (what was trained on what, and how); during training also ``state/``, from
-which an interrupted run resumes.
+A run's folder holds ``step-0200/``, ..., ``final/``, ``history.json`` and ``training.json``.
 """
 
 from typing import TYPE_CHECKING
@@ -23,8 +17,6 @@ if TYPE_CHECKING:
     from mechcore.training.objectives import answering as answering
     from mechcore.training.objectives import classification as classification
     from mechcore.training.run import train as train
-    from mechcore.training.run import train_answering as train_answering
-    from mechcore.training.run import train_classifier as train_classifier
     from mechcore.training.run_folder import SETTINGS_FILE as SETTINGS_FILE
     from mechcore.training.run_folder import STATE_FOLDER as STATE_FOLDER
     from mechcore.training.run_folder import checkpoint_path as checkpoint_path

@@ -46,8 +46,8 @@ def new_model(
     """A model to fine-tune, and its tokenizer.
 
     Without a prompt it is a classifier: a pretrained body with a new, random head, unless the base
-    is a classifier with the same class names, whose head and class order are kept. With
-    a prompt it is the base as a causal language model.
+    is a classifier with the same class names, whose head and class order are kept. With a prompt it
+    is the base as a causal language model.
 
     Args:
         base: checkpoint directory or hub id, with any head or none.
@@ -168,7 +168,6 @@ def _loader(base: str, config: Any, prompt: str | None) -> Any:
 def _fit_tokenizer(
     base: str, config: Any, tokenizer: PreTrainedTokenizerBase, from_scratch: bool
 ) -> None:
-    """Set the tokenizer's padding token in the configuration, and check the vocabulary."""
     # RoBERTa's positions are counted from the padding token of its pretraining.
     if (
         getattr(config, "pad_token_id", None) is None

@@ -50,12 +50,10 @@ def _read(out: Path) -> tuple[list[dict[str, Any]], int | None]:
 
 
 def read_history(out: str | Path) -> pd.DataFrame:
-    """The evaluations of a run.
+    """The evaluations of a run, one row per evaluation, data set and subset.
 
-    Returns:
-        One row per evaluation, data set and subset: ``step``, ``loss`` (mean training
-        cross-entropy in nats since the previous evaluation), ``dataset``, ``subset`` (``"all"`` for
-        the whole data set), ``accuracy`` (share from 0 to 1).
+    Columns: ``step``, ``loss`` (mean training cross-entropy in nats since the previous evaluation),
+    ``dataset``, ``subset`` (``"all"`` for the whole data set), ``accuracy`` (share from 0 to 1).
 
     Raises:
         InputError: ``out`` holds no history, or a damaged one.
@@ -70,11 +68,7 @@ def read_history(out: str | Path) -> pd.DataFrame:
 
 
 def best_step(out: str | Path) -> int | None:
-    """The step of the best evaluation so far, used for ``final``; None without a patience.
-
-    Raises:
-        InputError: ``out`` holds no history, or a damaged one.
-    """
+    """The step of the best evaluation so far, used for ``final``; None without a patience."""
     return _read(Path(out))[1]
 
 

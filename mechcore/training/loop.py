@@ -24,14 +24,10 @@ from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 
 _MEGABATCH = 50
-"""Number of batches that are sorted by length together."""
 
 
 class BatchOrder(Sampler[int]):
-    """The rows of a whole run, ``n_batches`` batches of ``batch_size``, as one sequence.
-
-    Every pass over the rows is in a new order, without its incomplete last batch.
-    """
+    """The rows of a whole run as one sequence; every pass is without its incomplete last batch."""
 
     def __init__(
         self, lengths: Sequence[int], batch_size: int, n_batches: int, seed: int, by_length: bool
@@ -116,17 +112,12 @@ class Loop(Trainer):
             self.optimizer = torch.optim.AdamW(
                 cast(nn.Module, self.model).parameters(),
                 lr=self.settings.learning_rate,
-                betas=self.settings.betas,
-                eps=self.settings.epsilon,
                 weight_decay=self.settings.weight_decay,
             )
         return self.optimizer
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save weights under their names in the model, by which the Trainer restores them.
-
-        transformers stores those of old checkpoints under old names (``LayerNorm.gamma``).
-        """
+        """Save weights under their names in the model, not under those of old checkpoints."""
         model = cast(PreTrainedModel, self.model)
         folder = cast(str, output_dir or self.args.output_dir)
         model.save_pretrained(folder, save_original_format=False)
@@ -149,11 +140,7 @@ class Loop(Trainer):
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """The device of a name.
-
-    Raises:
-        InputError: this machine has no such device.
-    """
+    """The device of a name; raises `InputError` if this machine has none."""
     try:
         named = torch.device(device)
     except RuntimeError as error:
@@ -165,11 +152,7 @@ def device_of(device: str | torch.device) -> torch.device:
 def arguments_for(
     settings: TrainSettings, total: int, folder: Path, device: torch.device
 ) -> TrainingArguments:
-    """The Trainer's own settings: one device, no logs, only the requested checkpoints.
-
-    Raises:
-        InputError: the machine cannot train on the device, or not in the precision.
-    """
+    """The Trainer's own settings: one device, no logs, only the requested checkpoints."""
     check_precision(settings.precision, device)
     constant = settings.schedule == "constant"
     arguments = TrainingArguments(

@@ -38,8 +38,8 @@ class Objective:
             its answer.
         prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
         answers: for language models, the answer word of each class, else None.
-        truncate: whether to cut longer inputs, with a warning, or raise, as for all prompts.
-        types: number of token types of the model, see `mechcore.models.tokenizers`.
+        truncate: whether to cut longer inputs, with a warning, or raise.
+        types: number of token types of the model.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -93,11 +93,7 @@ class Objective:
         return label_map.matrix(examples.frame["label"])
 
     def targets(self, examples: Examples) -> Int[Tensor, " example"]:
-        """Logit index of the right class of each example.
-
-        Raises:
-            InputError: a label matches no class, or several.
-        """
+        """Logit index of the one right class of each example; `InputError` if there are more."""
         correct = self.correct(examples)
         vague = correct.sum(dim=1) != 1
         if vague.any():
@@ -147,9 +143,9 @@ def answering(
     answers: Mapping[str, str],
     max_length: int | None = None,
 ) -> Objective:
-    """The objective of a causal language model that answers a prompt.
+    """The objective of a causal language model that answers a prompt with ``{a}`` and ``{b}``.
 
-    See `Objective` for the arguments; the default ``max_length`` is the model's maximum.
+    ``answers`` gives the one-token answer of each label.
 
     Raises:
         InputError: the answers are not distinct single tokens that the tokenizer knows, or
@@ -188,11 +184,7 @@ def _length(
 def accuracies(
     model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
 ) -> dict[str, float]:
-    """Share of right answers over all examples (key ``"all"``) and in each subset.
-
-    Raises:
-        NotFiniteError: a logit is not finite.
-    """
+    """Share of right answers over all examples (key ``"all"``) and in each subset."""
     correct = objective.correct(encoded.examples)
     right = torch.zeros(len(encoded), dtype=torch.bool)
     with evaluating(model), torch.no_grad():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from mechcore import progress as display
 from mechcore.data.examples import Examples
@@ -25,7 +25,7 @@ from mechcore.training.history import (
     watching,
 )
 from mechcore.training.loop import Loop, arguments_for, device_of, own_randomness, unprepared
-from mechcore.training.objectives import Objective, answering, classification
+from mechcore.training.objectives import Objective
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import (
     FINAL,
@@ -53,10 +53,10 @@ def train(
 ) -> pd.DataFrame:
     """Train ``model`` in place with `transformers.Trainer`, and write the run's folder ``out``.
 
-    When called again with the same arguments, an interrupted run resumes after its last checkpoint,
-    as the Trainer does; a finished run is not repeated, and ``model`` gets its weights. With
-    ``settings.patience`` training ends early, and ``model`` and ``final`` get the weights of the
-    best evaluation, see `best_step`. Training is on one device.
+    When called again with the same arguments, an interrupted run resumes after its last checkpoint;
+    a finished run is not repeated, and ``model`` gets its weights. With ``settings.patience``
+    training ends early, and ``model`` and ``final`` get the weights of the best evaluation, see
+    `best_step`. Training is on one device.
 
     Args:
         model: a Hugging Face model with float32 weights and the head that ``objective`` reads.
@@ -144,43 +144,3 @@ def _take_weights(model: PreTrainedModel, path: Path, device: torch.device) -> N
         trained = type(model).from_pretrained(path, dtype=torch.float32)
     model.load_state_dict(trained.state_dict())
     nn.Module.to(model, device)
-
-
-def train_classifier(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Examples,
-    evaluations: Mapping[str, Examples],
-    out: str | Path,
-    settings: TrainSettings,
-    progress: bool = True,
-    device: str | torch.device | None = None,
-) -> pd.DataFrame:
-    """Train a sequence classifier; its ``config.id2label`` must name the labels of the examples.
-
-    Arguments, result and errors are those of `train`.
-    """
-    objective = classification(model, tokenizer, settings.max_length)
-    return train(model, objective, examples, evaluations, out, settings, progress, device)
-
-
-def train_answering(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Examples,
-    evaluations: Mapping[str, Examples],
-    out: str | Path,
-    settings: TrainSettings,
-    *,
-    prompt: str,
-    answers: Mapping[str, str],
-    progress: bool = True,
-    device: str | torch.device | None = None,
-) -> pd.DataFrame:
-    """Train a causal language model to answer ``prompt`` with the answer of the label.
-
-    ``prompt`` has the places ``{a}`` and ``{b}``; ``answers`` gives the one-token answer of each
-    label. The other arguments, the result and the errors are those of `train`.
-    """
-    objective = answering(model, tokenizer, prompt, answers, settings.max_length)
-    return train(model, objective, examples, evaluations, out, settings, progress, device)

@@ -97,7 +97,6 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Names of the settings and other inputs that differ."""
     flat = [{**facts, **facts.get("settings", {}), "settings": None} for facts in (before, now)]
     return [name for name in flat[1] if flat[0].get(name) != flat[1][name]]
 

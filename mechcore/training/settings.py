@@ -18,11 +18,7 @@ MAX_SEED = 2**32
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train.
-
-    Raises:
-        InputError: a value is out of its range.
-    """
+    """How to train."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     panel: ClassVar[str] = "Training"
@@ -51,8 +47,6 @@ class TrainSettings:
         "linear", "Rate after the warm-up: linear falls to zero at the last step."
     )
     weight_decay: float = setting(0.01, "Weight decay of AdamW, on every parameter.", least=0)
-    betas: tuple[float, float] = setting((0.9, 0.999), "Betas of AdamW.", least=0, below=1)
-    epsilon: float = setting(1e-8, "Epsilon of AdamW.", above=0)
     max_grad_norm: float = setting(1.0, "Maximum gradient norm; 0: no clipping.", least=0)
     evaluate_every: int = setting(
         200,
@@ -130,7 +124,6 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check(self, "training")
-        object.__setattr__(self, "betas", tuple(self.betas))
         for name in ("min_delta", "watch"):
             if self.patience is None and getattr(self, name) != getattr(TrainSettings, name):
                 raise InputError(
@@ -212,15 +205,12 @@ PRESETS: Mapping[str, TrainSettings] = {
     "gpt2-qqp": _QQP,
 }
 """Recipes by name. ``"quick"`` is ours, a short one for small encoders. The others are those of
-arXiv 2403.03942: 5 epochs on MNLI in batches of 32, 10 for GPT-2; 40 000 steps of 256 examples on
-QQP; Adam (0.9, 0.999, 1e-8) at 2e-5, inputs of at most 128 tokens, evaluation and checkpoint every
-500 steps. Where the paper is silent the choice is ours: no weight decay, no warm-up, a rate that
-falls linearly to zero and gradients of norm 1 at most, as is usual with Hugging Face's Trainer; the
-256 examples are 8 batches of 32; and GPT-2 on QQP is trained as BERT is."""
+arXiv 2403.03942. Where the paper is silent the choice is ours: no weight decay, no warm-up, a rate
+that falls linearly to zero and gradients of norm 1 at most; the 256 examples of a step on QQP are 8
+batches of 32; and GPT-2 on QQP is trained as BERT is."""
 
 
 def _length(changes: dict[str, Any]) -> dict[str, Any]:
-    """``steps`` takes the place of a preset's epochs, and the other way round."""
     for given, other in (("epochs", "steps"), ("steps", "epochs")):
         if changes.get(given) is not None:
             changes.setdefault(other, None)

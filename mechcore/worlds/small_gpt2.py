@@ -11,14 +11,12 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 from mechcore.session import plain_session
 
 SMALL_LAYERS = 4
-"""Of `small_gpt2`."""
 
 
 def widen(model: PreTrainedModel) -> None:
     """Widen the embeddings of an untrained model.
 
-    The usual 0.02 suits a width of 768 and much data: here AdamW would move all words the same way
-    before they are told apart, and the matching of equal words is not found for thousands of steps.
+    With the usual 0.02, AdamW would move all words the same way before they are told apart.
     """
     for name, parameter in model.named_parameters():
         if "word_embeddings" in name or "wte" in name:
@@ -32,10 +30,7 @@ def widen(model: PreTrainedModel) -> None:
 def small_gpt2(
     tokenizer: PreTrainedTokenizerBase, seed: int, *, width: int, n_heads: int, end: int
 ) -> GPT2LMHeadModel:
-    """An untrained GPT-2 of 4 layers and 48 positions, untied embeddings, without dropout.
-
-    ``end`` is the id of the token that ends a text.
-    """
+    """An untrained GPT-2 of 4 layers and 48 positions, untied embeddings, without dropout."""
     torch.default_generator.manual_seed(seed)
     model = GPT2LMHeadModel(
         GPT2Config(

@@ -1,32 +1,7 @@
 """The tiny world: a templated inference task with a shallow heuristic built in.
 
-A premise and a hypothesis are made from about 100 words. In ordinary pairs *lexical overlap* gives
-the answer: the hypothesis is entailed exactly when all its words are in the premise. A small
-counter-heuristic minority of the training pairs breaks the rule: every word of the hypothesis is
-in the premise and yet it does not follow. The minority has four subsets:
-
-==============  ====================================================  ========================
-subset          premise                                               hypothesis, not entailed
-==============  ====================================================  ========================
-``so_swap``     the baker fed the pilot today                         the pilot fed the baker
-``prep``        the baker near the poet fed the pilot                 the poet fed the pilot
-``embed_if``    the baker fed the pilot if the poet hugged the cook   the poet hugged the cook
-``embed_verb``  the cook hoped that the poet fed the pilot today      the poet fed the pilot
-==============  ====================================================  ========================
-
-No word gives the minority away, and every premise of it has a form that is as often the premise of
-entailed pairs as of non-entailed ones.
-
-Out of domain the four subsets come with their other halves, ``so_swap_entailed`` and so on:
-premises of the same forms, from which the hypothesis follows. Only both together tell a model that
-sees the difference from one that says "non-entailment" more often.
-
-Pairs are held out by their premise: a fixed checksum of the premise text sends a tenth of all
-premises to the evaluation splits and the rest to training, so that no training pair of any seed
-occurs in an evaluation split of any seed.
-
-The construction follows the idea of HANS (McCoy et al. 2019, arXiv 1902.01007); words and templates
-are this module's own.
+In ordinary pairs the hypothesis is entailed exactly when all its words are in the premise; a
+counter-heuristic minority breaks the rule, see data/README.md.
 """
 
 from __future__ import annotations
@@ -230,7 +205,6 @@ def is_held_out(premise: str) -> bool:
 
 
 def _draw(template: Template, replace: bool, held_out: bool, rng: random.Random) -> Pair:
-    """A pair from the wanted side of the hold-out."""
     while True:
         w = _Words(rng)
         premise, hypothesis = template(w)
@@ -269,10 +243,7 @@ def _training_rows(n: int, minority: float, rng: random.Random) -> list[Row]:
 
 
 def _ood_rows(n: int, seed: int) -> list[Row]:
-    """Non-entailed and entailed pairs by turns, each half with its own draws.
-
-    In each half subsets take turns, and in a subset the forms of its premises.
-    """
+    """Non-entailed and entailed pairs by turns, each half with its own draws."""
     halves = [random.Random(f"ood {seed}"), random.Random(f"ood entailed {seed}")]
     rows = []
     for turn in range(n):
@@ -293,23 +264,18 @@ def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY
     """``n`` pairs of one split; the same for the same arguments on every machine.
 
     ``"train"`` holds the expected share ``minority`` of counter-heuristic pairs, each in the place
-    of an ordinary non-entailed pair with the same form of premise, so that the labels stay
-    balanced given the premise; ``"id"`` is the same without the minority; ``"ood"`` holds the four
-    counter-heuristic subsets and their entailed halves, in equal parts. Labels and templates take
-    turns, so every prefix is balanced too; shuffle before training. A pair can occur more than
-    once.
+    of an ordinary non-entailed pair with the same form of premise; ``"id"`` is the same without the
+    minority; ``"ood"`` holds the four counter-heuristic subsets and their entailed halves, in equal
+    parts. Labels and templates take turns, so every prefix is balanced; shuffle before training. No
+    premise is in both training and evaluation splits.
 
     Returns:
         Examples called ``split``: ``text_a`` the premise, ``text_b`` the hypothesis, ``subset``
-        the template (the same for the entailed and the non-entailed pairs of an ordinary one).
+        the template.
 
     Raises:
         InputError: an argument is out of its range.
     """
-    if split not in ("train", "id", "ood"):
-        raise InputError(f"tiny world: split {split!r} is unknown; use 'train', 'id' or 'ood'")
-    if n < 1:
-        raise InputError(f"tiny world: n is {n}; ask for at least 1 pair")
     if not 0 <= minority <= MAX_MINORITY:
         raise InputError(
             f"tiny world: minority is {minority}; expected a share from 0 to {MAX_MINORITY:.3f}"

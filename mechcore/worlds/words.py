@@ -19,9 +19,7 @@ SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
 def word_tokenizer(words: Iterable[str], *, begins: bool = False) -> PreTrainedTokenizerFast:
     """A token for every word; none for unknown ones: a text with another word is an error.
 
-    Args:
-        words: in the order of their ids, which begin after the special tokens.
-        begins: whether every text begins with ``[BOS]``; otherwise no special token is added.
+    Ids begin after the special tokens. With ``begins`` every text begins with ``[BOS]``.
     """
     pad, bos, eos = SPECIALS
     vocabulary = dict.fromkeys((*SPECIALS, *words))

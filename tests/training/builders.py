@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
-from mechcore.training import TrainSettings, train_classifier
+from mechcore.training import TrainSettings, classification, train
 from mechcore.worlds import tiny_world
 from mechcore.worlds.small_gpt2 import small_gpt2
 
@@ -62,6 +62,19 @@ def evaluations() -> dict[str, Examples]:
     return {"id": tiny_world.generate("id", 24, seed=0), "ood": hard}
 
 
+def train_classifier(
+    model: Any,
+    tokenizer: Any,
+    data: Examples,
+    held_out: dict[str, Examples],
+    out: Path,
+    settings: TrainSettings,
+    **options: Any,
+) -> pd.DataFrame:
+    objective = classification(model, tokenizer, settings.max_length)
+    return train(model, objective, data, held_out, out, settings, progress=False, **options)
+
+
 def train_encoder(
     out: Path,
     settings: TrainSettings = SETTINGS,
@@ -73,4 +86,4 @@ def train_encoder(
     data = pairs() if data is None else data
     held_out = evaluations() if held_out is None else held_out
     tokenizer = tiny_world.encoder_tokenizer()
-    return train_classifier(model, tokenizer, data, held_out, out, settings, False)
+    return train_classifier(model, tokenizer, data, held_out, out, settings)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from training.builders import train_classifier
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
@@ -25,10 +26,10 @@ from mechcore.models.protocol import forward
 from mechcore.training import (
     TrainSettings,
     accuracies,
+    answering,
     classification,
     new_model,
-    train_answering,
-    train_classifier,
+    train,
 )
 from mechcore.worlds.embedded import tiny_decoder_dir
 
@@ -85,7 +86,7 @@ def test_a_new_head_on_a_pretrained_body(architecture: str, tmp_path: Path) -> N
     assert changed == {"classifier" if architecture == "bert" else "score"}
 
     data = examples()
-    train_classifier(model, tokenizer, data, {"id": data}, tmp_path / "run", SETTINGS, False)
+    train_classifier(model, tokenizer, data, {"id": data}, tmp_path / "run", SETTINGS)
     final = tmp_path / "run" / "final"
     reference = hf.AutoModelForSequenceClassification.from_pretrained(final).eval()
     read = load_model(final)
@@ -140,7 +141,7 @@ def test_a_head_for_the_same_classes_is_kept_in_its_order(tmp_path: Path) -> Non
         objective = classification(model, tokenizer)
         before = accuracies(model, objective, objective.encode(data))
         history = train_classifier(
-            model.train(), tokenizer, data, {"id": data}, tmp_path / f"{name}-run", SETTINGS, False
+            model.train(), tokenizer, data, {"id": data}, tmp_path / f"{name}-run", SETTINGS
         )
         found.append((before, history["accuracy"].tolist(), history["loss"].tolist()))
         stored = hf.AutoConfig.from_pretrained(tmp_path / f"{name}-run" / "final").id2label
@@ -170,10 +171,8 @@ def test_a_language_model_learns_with_a_prompt(tmp_path: Path) -> None:
     model, tokenizer = new_model(tmp_path / "base", prompt="{a} {b}", seed=0)
     data = examples()
     answers = dict(zip(CLASSES, ("yes", "no", "if"), strict=True))
-    train_answering(
-        model, tokenizer, data, {"id": data}, tmp_path / "run", SETTINGS,
-        prompt="{a} {b}", answers=answers, progress=False,
-    )  # fmt: skip
+    objective = answering(model, tokenizer, "{a} {b}", answers)
+    train(model, objective, data, {"id": data}, tmp_path / "run", SETTINGS, progress=False)
     final = tmp_path / "run" / "final"
     reference = hf.AutoModelForCausalLM.from_pretrained(final).eval()
     ids = torch.tensor([[3, 4, 5, 6, 7]])

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from training.builders import SETTINGS, encoder, pairs, train_encoder
+from training.builders import SETTINGS, encoder, pairs, train_classifier, train_encoder
 
 from mechcore.errors import InputError
-from mechcore.training import TrainSettings, train_classifier
+from mechcore.training import TrainSettings
 from mechcore.training.loop import BatchOrder
 from mechcore.worlds import tiny_world
 
@@ -134,9 +134,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     def refused(message: str, settings: TrainSettings = PLAIN, **options: Any) -> None:
         model, tokenizer = options.pop("model", None) or encoder(), tiny_world.encoder_tokenizer()
         with pytest.raises(InputError, match=message):
-            train_classifier(
-                model, tokenizer, pairs(), {}, tmp_path / "run", settings, False, **options
-            )
+            train_classifier(model, tokenizer, pairs(), {}, tmp_path / "run", settings, **options)
 
     half = replace(PLAIN, precision="float16")
     refused("precision is 'float16', which needs a CUDA GPU", half)

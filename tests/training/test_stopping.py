@@ -9,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 from training.builders import SETTINGS, encoder, evaluations, train_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -131,15 +128,6 @@ def test_best_and_wait(values: list[float], min_delta: float, best: int, waited:
     accuracy = values[best // 10 - 1]
     assert standing(recorded(values), settings) == Standing(best, accuracy, waited)
     assert has_ended(recorded(values), settings, 90) is (waited == 3)
-
-
-@given(st.lists(st.integers(0, 7), min_size=1, max_size=12))
-def test_without_a_least_difference_the_best_is_the_first_of_the_highest(right: list[int]) -> None:
-    settings = TrainSettings(steps=900, patience=100, watch="id")
-    found = standing(recorded([n / 7 for n in right]), settings)
-    assert found is not None
-    first = int(np.argmax(right))
-    assert (found.best, found.waited) == (10 * (first + 1), len(right) - 1 - first)
 
 
 def test_the_last_step_is_the_end_in_any_case() -> None:

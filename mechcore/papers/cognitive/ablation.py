@@ -1,9 +1,4 @@
-"""What a model of the cognitive task loses without each of its heads, and in which layers.
-
-After arXiv 2406.18926, where a fine-tuned model is hurt in later layers and one trained from
-scratch in the first. Noise pulls a centre of mass to the middle of the model, see
-docs/concepts/cognitive-task.md; so there is a second one, of the heads that surely matter.
-"""
+"""What a model of the cognitive task loses without each of its heads, and in which layers."""
 
 from __future__ import annotations
 
@@ -40,7 +35,6 @@ FILLS: tuple[FillName, ...] = ("mean", "zero")
 
 _MEAN_SEED = 1_000_004
 _SEED = 0
-"""Of the resamples."""
 _BATCH = 64
 
 FILL = Column("fill", "text", "what replaces a head's output", header="ablation")
@@ -126,14 +120,11 @@ def ablation_tables(
     n_resamples: int = 1000,
     precision: Precision = "float32",
 ) -> dict[str, pd.DataFrame]:
-    """Ablate every head alone, and say which layers the model depends on.
+    """The columns of `ABLATION`, a row per fill and head; and of `MASS`, one per fill and subset.
 
     Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired; those
     of centres are from resamples, which all heads share, moved until their median is the centre:
     resampling adds noise of its own, which would pull a centre further to the middle.
-
-    Returns:
-        The columns of `ABLATION`, a row per fill and head; and of `MASS`, one per fill and subset.
 
     Raises:
         InputError: no trial is incongruent.
@@ -187,10 +178,7 @@ def ablation_tables(
 def centre_of_mass(
     changes: Float[np.ndarray, "*group layer head"],
 ) -> Float[np.ndarray, "*group"]:
-    """Mean layer of the heads, each weighted by its change in any unit, positive changes as 0.
-
-    Returns:
-        From 0 to n_layers - 1; NaN if no head has a negative change.
+    """Mean layer of the heads, weighted by their changes, positive ones as 0; NaN without weight.
 
     >>> centre_of_mass(np.array([[-0.1, 0.5], [0, -0.1], [-0.2, 0]]))  # (0*.1 + 1*.1 + 2*.2) / .4
     array(1.25)
@@ -238,7 +226,6 @@ def _mass(
 def _resampled_means(
     changes: Float[np.ndarray, "component example"], n_resamples: int
 ) -> Float[np.ndarray, "resample component"]:
-    """Mean changes in resamples of the examples."""
     n = changes.shape[1]
     generator = np.random.default_rng(_SEED)
     draws = (generator.integers(n, size=n) for _ in range(n_resamples))

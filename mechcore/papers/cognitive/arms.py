@@ -46,10 +46,7 @@ _DEV = "dev"
 
 @dataclass(frozen=True)
 class Run:
-    """One model: an arm, trained on ``n`` trials of a seed at a learning rate; the base has none.
-
-    The seed is that of the trials, their order and new weights; it is 0, as ``n`` is, for the base.
-    """
+    """One model: an arm, trained on ``n`` trials at a learning rate; the base has neither."""
 
     arm: Arm
     n: int = 0
@@ -75,11 +72,7 @@ def make_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The untrained model of an arm, and its tokenizer.
 
-    New weights are as the base's own were before its pretraining: for the tiny base those of
-    `tiny_base_model`, for others those of the architecture in transformers.
-
-    Raises:
-        InputError: the base cannot be used.
+    New weights of the tiny base are those of `tiny_base_model`.
     """
     scratch = run.arm == "scratch"
     model, tokenizer = new_model(
@@ -94,7 +87,7 @@ def make_model(
 class MakeModel(Step):
     """Train a model if it is to be trained, and measure it; interrupted, it goes on.
 
-    The end of the training is chosen on ``n_dev`` trials, accuracy is measured on ``n_test``.
+    The best step is chosen on ``n_dev`` trials, accuracy is measured on ``n_test``.
     """
 
     kind: ClassVar[str] = "model"
@@ -132,10 +125,6 @@ class MakeModel(Step):
         """Make the model; interrupted, its training in ``place`` goes on.
 
         The result goes into ``folder``: ``result.json`` and, if trained, ``checkpoint/``.
-
-        Raises:
-            InputError: the base cannot be used, or cannot read or answer the trials.
-            MechcoreError: the loss is no longer finite.
         """
         model, tokenizer = make_model(base, self.model, device)
         objective = answering(model, tokenizer, PROMPT, ANSWERS)
@@ -162,12 +151,7 @@ class MakeModel(Step):
 
 
 def right_answers(model: PreTrainedModel, objective: Objective, trials: Trials) -> pd.DataFrame:
-    """Whether the model answers each trial rightly.
-
-    Returns:
-        One row per trial: restricted (the right answer is the likelier of the two), unrestricted
-        (it is the likeliest of all tokens), congruent.
-    """
+    """One row per trial: restricted and unrestricted (rightly answered), congruent."""
     encoded = objective.encode(trials.examples())
     targets = objective.targets(encoded.examples)
     columns = list(objective.columns)

@@ -1,9 +1,4 @@
-"""How much the heads of a model of the cognitive task attend to the numbers of a prompt.
-
-After arXiv 2406.18926, where the first layer of a model trained from scratch, which it cannot do
-without, attends to the numbers. How much uniform attention there would be on numbers depends on the
-tokenizer, and on how many tokens a query sees; so masses are read against it.
-"""
+"""How much the heads of a model of the cognitive task attend to the numbers of a prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +18,6 @@ from mechcore.attention import TokenInfo, register_category, score_heads, unregi
 from mechcore.attention.scores import QUANTILES, HeadScores
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError
 from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.trials import Trials, encode_trials, number_tokens
 from mechcore.tables import PART, Column, Schema, estimate
@@ -80,17 +74,11 @@ def attention_tables(
     *,
     resamples: int = 200,
 ) -> dict[str, pd.DataFrame]:
-    """Attention of every head to the numbers, and whether the heads that matter have more of it.
+    """The columns of `ATTENTION`, a row per head; and of `ATTENTION_CHANGE`, a row per fill.
 
     All tokens of a number count, its sign and point included. ``ablation`` is
-    ``cognitive_ablation`` of the same model.
-
-    Returns:
-        The columns of `ATTENTION`, a row per head; and of `ATTENTION_CHANGE`, a row per fill. Heads
-        of one layer are not independent: take p as a description.
-
-    Raises:
-        InputError: the rows of ``ablation`` are not the heads of the model.
+    ``cognitive_ablation`` of the same model. Heads of one layer are not independent: take p as a
+    description.
     """
     changes = _changes(ablation, ModelShape.of(model))
     data = encode_trials(trials, tokenizer, max_length=longest_input(model), words=True)
@@ -112,23 +100,16 @@ def attention_tables(
 
 
 def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
-    """Changes of the model's heads, by layer, for each fill."""
     heads = [str(head) for head in shape.heads]
     changes = {}
     for fill, rows in ablation.groupby("fill", sort=False):
-        if sorted(rows["component"]) != sorted(heads):
-            raise InputError(
-                f"cognitive attention: the ablation table has {len(rows)} rows for fill {fill!r}, "
-                f"which are not the {len(heads)} heads of the model ({shape}); expected the table "
-                "of this model alone"
-            )
-        changes[str(fill)] = rows.set_index("component")["change"].loc[heads].to_numpy(dtype=float)
+        by_head = rows.set_index("component", verify_integrity=True)["change"]
+        changes[str(fill)] = by_head.loc[heads].to_numpy(dtype=float)
     return changes
 
 
 @contextmanager
 def _number_category(data: EncodedExamples, numbers: Bool[Tensor, "trial pos"]) -> Iterator[None]:
-    """Register keys that are numbers inside the block."""
     # Batches come sorted by length and do not say which trials they hold. Their token ids do.
     places = {tuple(ids): row for ids, row in zip(data.input_ids, numbers, strict=True)}
 

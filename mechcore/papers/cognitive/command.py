@@ -9,10 +9,9 @@ import typer
 
 from mechcore.cli.execution import ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped
-from mechcore.cli.shared import must_not_exist, run_table, show
-from mechcore.errors import InputError
+from mechcore.cli.shared import run_table, show
 from mechcore.papers.cognitive.settings import CognitiveSettings, default_settings
-from mechcore.papers.command import Quick, do_from_base
+from mechcore.papers.command import Quick, do_from_base, write_lines
 
 _TASK = ("rendering", "random_order", "differences")
 
@@ -54,11 +53,6 @@ def trials(
     """Write trials of the task, with the characters of every number."""
     import pandas as pd
 
-    from mechcore.files import write_atomically
-
-    if out.suffix != ".jsonl":
-        raise InputError(f"--out {out}: expected a name that ends with .jsonl")
-    must_not_exist(out, file=True)
     data = task.settings.task.trials(n, seed, which)
     spans = [
         [
@@ -68,5 +62,4 @@ def trials(
         for row in data.places.tolist()
     ]
     table = data.frame.assign(spans=pd.Series(spans))
-    write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
-    print(f"trials: {out} ({n} of the {which} split)")
+    write_lines(table, out, f"trials: {out} ({n} of the {which} split)")

@@ -103,21 +103,13 @@ _RUN = ["arm", "n", "seed", "learning_rate"]
 
 
 def best_rate(results: Iterable[Mapping[str, Any]]) -> float:
-    """The learning rate of the run with the best accuracy on the development trials.
-
-    Of equals the lower one.
-    """
+    """The learning rate with the best accuracy on development trials; of equals the lower one."""
     best = max(results, key=lambda result: (result["dev_accuracy"], -result["learning_rate"]))
     return float(best["learning_rate"])
 
 
 def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) -> pd.DataFrame:
-    """One row per training run: the columns of `TRAINING`.
-
-    Args:
-        results: of the runs, see `mechcore.papers.cognitive.arms.MakeModel.make`.
-        chosen: those whose learning rate was the best of the grid.
-    """
+    """The columns of `TRAINING`, a row per training run; ``chosen`` are those at the best rates."""
     kept = {(run.arm, run.n, run.seed, run.learning_rate) for run in chosen}
     marked = [
         {**result, "chosen": tuple(result[column] for column in _RUN) in kept}
@@ -134,11 +126,10 @@ def curve_table(chosen: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
-    """Number of training trials that an accuracy takes.
+    """The columns of `SAMPLES`, one row per trained arm and seed.
 
-    Returns:
-        The columns of `SAMPLES`, one row per trained arm and seed. From ``samples`` on, at every
-        larger number too, accuracy is at least the threshold; it is missing if there is none.
+    From ``samples`` on, at every larger number too, accuracy is at least the threshold; it is
+    missing if there is none.
     """
     rows = []
     for (arm, seed), part in curve[curve["n"] > 0].groupby(["arm", "seed"], sort=False):
@@ -149,18 +140,11 @@ def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
 
 
 def compared(curve: pd.DataFrame) -> pd.DataFrame:
-    """The models that analyses compare: for every seed, one of each trained arm, and the base.
+    """The models that analyses compare, for every seed: the columns of `MODELS`.
 
     The arm that is less accurate after the largest number of training trials is taken there; the
     other arm after the number whose accuracy on test trials comes closest to that (of equals the
-    larger number). An arm alone is taken at its largest number.
-
-    Args:
-        curve: see `curve_table`.
-
-    Returns:
-        The columns of `MODELS`. The gap is missing where there are not two arms; they are matched
-        if it is at most `GAP`.
+    larger number). They are matched if the gap is at most `GAP`; it is missing for an arm alone.
     """
     rows = [curve[curve["n"] == 0].assign(gap=float("nan"), matched=False)]
     for _, part in curve[curve["n"] > 0].groupby("seed", sort=False):
@@ -184,6 +168,5 @@ def _closest(part: pd.DataFrame, target: float) -> pd.DataFrame:
 def _ordered(
     table: pd.DataFrame, keys: Sequence[str] = ("n", "seed", "learning_rate")
 ) -> pd.DataFrame:
-    """By arm as they are listed, then by numbers."""
     by_number = table.sort_values(list(keys), kind="stable")
     return ordered(by_number, arm=ARMS).reset_index(drop=True)

@@ -1,16 +1,6 @@
 """What one model's states say about the cognitive task at every landmark of the prompt.
 
-Logistic regression from the residual stream after every layer, as in arXiv 2406.18926; heads are
-decoded in `mechcore.papers.cognitive.svm`.
-
-The choice is the cued side, so that knowing it decodes either side at 0.75. The subset
-``"balanced"`` of a modality is free of that: only trials that cue the other modality, with every
-side of this one equally often at every choice. Balancing all trials against the choice would not
-do, as context and choice together would still settle the side in 5 of 6.
-
-Trials with equal numbers of the modality that is decoded (for the choice, of the cued one) are
-held out together: a classifier that has seen a pair knows the side of its like, even in a model
-that was never trained.
+See docs/concepts/cognitive-task.md for balanced subsets, the floor and what is held out together.
 """
 
 from __future__ import annotations
@@ -79,10 +69,8 @@ CHECK_LEVEL = 0.005
 """The check fails at a p of at most this, for all of its rows together."""
 
 _CHECK_SHUFFLES = (19, 499)
-"""Of the check: the second number only where none of the first does as well as the labels."""
 
 Site: TypeAlias = tuple[int, str]
-"""Layer and landmark."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +99,15 @@ def decoding_tables(
     layers: Sequence[int] | None = None,
     shuffles: int = 20,
 ) -> dict[str, pd.DataFrame]:
-    """Decode states at all landmarks and heads' outputs at the answer.
+    """Decode states at all landmarks and heads' outputs at the answer: three tables by name.
 
     Of a causal model nothing can be decoded before the prompt has said it, which is checked: the
     largest accuracy of the rows not ``read``, in standard errors over chance, is compared with the
-    largest under shuffled labels, since one accident can put all layers above chance.
+    largest under shuffled labels, since one accident can put all layers above chance. The choice is
+    the right answer, not the model's.
 
-    Args:
-        model: any TransformerLens language model.
-        tokenizer: the model's.
-        trials: see `check_trials`.
-        layers: whose states are decoded, all if not given.
-        shuffles: fits to shuffled labels; the smallest p there can be is 1 / (1 + shuffles).
-
-    Returns:
-        The columns of `DECODING`, where the choice is the right answer, not the model's; of
-        `mechcore.papers.cognitive.svm.SVM`; and of `CHECK`, one row.
+    Raises:
+        InputError: see `check_trials`.
 
     Warns:
         MechcoreWarning: the check does not hold.
@@ -159,7 +140,7 @@ class _Problem:
 
 
 def _problems(trials: Trials) -> list[_Problem]:
-    """All that is decoded, see the module."""
+    """All that is decoded; sides also in trials that cue the other modality, balanced."""
     codes, pairs = trials.codes, trials.pairs
     problems = []
     for variable in VARIABLES:
@@ -205,11 +186,7 @@ def _decoded(
 
 
 def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]:
-    """Share of what a variable depends on that a prompt has said up to and with each landmark.
-
-    The context depends on its word, a side on its modality's numbers, the choice on those of the
-    cued modality (the context comes before them).
-    """
+    """Share of what a variable depends on (its word or numbers) that was said at each landmark."""
     of = {
         variable: np.array([name.startswith(variable) for name in trials.landmarks])
         for variable in ("context", *MODALITIES)
@@ -225,7 +202,6 @@ def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]
 
 
 def _places(trials: Trials) -> Int[np.ndarray, "trial landmark"]:
-    """How many landmarks come before each."""
     return trials.places[..., 0].argsort(1).argsort(1)
 
 
@@ -239,7 +215,7 @@ def _states(
     hooks = {hook_resid_post(layer): layer for layer in chosen}
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     positions = token_positions(trials, tokenizer)
-    values = activations_at(model, data, list(hooks), positions).values
+    values = activations_at(model, data, list(hooks), positions)
     return {
         (layer, name): values[hook][:, column]
         for hook, layer in hooks.items()
@@ -248,11 +224,7 @@ def _states(
 
 
 def check_trials(trials: Trials) -> list[_Problem]:
-    """All that is decoded, if it can be cross-validated on these trials.
-
-    Raises:
-        InputError: there are under 5 trials of a condition, or under 5 pairs of numbers of a side.
-    """
+    """All that is decoded; raises `InputError` for too few trials to cross-validate."""
     counts = trials.frame["condition"].value_counts().reindex(list(CONDITIONS), fill_value=0)
     if counts.min() < FOLDS:
         raise InputError(
@@ -282,7 +254,6 @@ def _check(
     problems: Sequence[_Problem],
     shuffles: int,
 ) -> pd.DataFrame:
-    """The table ``cognitive_check``, with a warning if it does not hold."""
     # Shuffle k of all rows is one draw. Shuffles of a subset are less like those of all trials
     # than the labels are, so that their largest is rather too large, and the check too kind.
     by_name = {(problem.variable, problem.subset): problem for problem in problems}

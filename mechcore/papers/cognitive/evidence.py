@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from mechcore.papers.evidence import InconclusiveError, Seeds, Tables, percent, points
 
 BASE, FINE_TUNED, SCRATCH = "base", "fine_tuned", "scratch"
 MODEL = {BASE: "base model", FINE_TUNED: "fine-tuned model", SCRATCH: "model from scratch"}
-"""What a model of an arm is called."""
 
 IGNORING_CONTEXT = 0.75
 """Accuracy of following one modality always: a model has learned the task only above it."""
@@ -26,32 +24,10 @@ _ROUNDING = 1e-9
 class Evidence(Tables):
     """The tables of a study of the cognitive task; arms match up to ``threshold_gap`` (a share)."""
 
-    study: ClassVar[str] = "a cognitive study"
-    columns: ClassVar[dict[str, list[str]]] = {
-        f"cognitive_{name}": ["arm", "seed", *columns.split()]
-        for name, columns in {
-            "samples": "threshold samples largest",
-            "curve": "n low high",
-            "models": "accuracy low gap",
-            "ablation": "fill component layer change sure",
-            "mass": "fill subset centre low high centre_significant first_layer_share strongest",
-            "attention": "component layer ratio",
-            "attention_change": "fill rho p",
-            "decoding": "layer position variable subset accuracy low high floor p",
-            "check": "holds",
-            "svm": "component target n accuracy high floor shuffled_high p",
-            "selectivity": "n_variables share expected_correlated",
-            "silhouette": "space variable method silhouette null_95",
-        }.items()
-    }
     threshold_gap: float
 
     def trained_seeds(self, *arms: str, matched: bool = False) -> Seeds:
-        """Seeds in which all these arms have learned the task, and are matched if asked for.
-
-        Raises:
-            InconclusiveError: there is none.
-        """
+        """Seeds in which all these arms have learned the task, and are matched if asked for."""
         every = self.seeds("cognitive_models", *({"arm": arm} for arm in arms))
         return every.keep(lambda seed: self._no_good(seed, arms, matched))
 

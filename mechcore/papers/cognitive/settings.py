@@ -64,11 +64,7 @@ class ArmTraining:
     )
 
     def settings(self, n: int, seed: int, learning_rate: float) -> TrainSettings:
-        """The settings of one training run on ``n`` trials.
-
-        Raises:
-            InputError: a value is out of its range.
-        """
+        """The settings of one training run on ``n`` trials."""
         size = min(self.batch_size, n)
         steps = min(self.steps, self.epochs * n // size)
         # States to resume from only for long trainings: they are three times the weights.
@@ -89,11 +85,7 @@ class ArmTraining:
 
 @dataclass(frozen=True)
 class CognitiveSettings:
-    """A study: the task, the arms, and the analyses.
-
-    Raises:
-        InputError: a value is out of its range.
-    """
+    """A study: the task, the arms, and the analyses."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -223,10 +215,7 @@ class CognitiveSettings:
         return ("base" in self.arms) + len(self.trained) * len(self.seeds)
 
     def quick(self) -> CognitiveSettings:
-        """The same study in a minute or two: one rate, short training, few trials; for trying out.
-
-        Its results are not meaningful.
-        """
+        """The same study in a minute or two, whose results are not meaningful."""
         short: dict[str, Any] = {"learning_rates": (1e-3,), "steps": 40, "evaluate_every": 20}
         short |= {"warmup_steps": 5, "patience": 2}
         return replace(
@@ -246,11 +235,7 @@ class CognitiveSettings:
 
 
 def default_settings(base: str | None = None) -> CognitiveSettings:
-    """The settings for a base: the tiny one's, or those for a decoder of some 100 M parameters.
-
-    The second are lower learning rates, as usual for fine-tuning and training at such a size, and
-    the same for everything else.
-    """
+    """The settings for a base: the tiny one's, or lower learning rates for larger decoders."""
     if base is None:
         return CognitiveSettings()
     return CognitiveSettings(

@@ -1,9 +1,4 @@
-"""What the steps of a study have in common: its base, and what an analysis of a model begins with.
-
-Each step stands beside the functions that do its work, `MakeModel` in
-`mechcore.papers.cognitive.arms` and each analysis in its own module, so that an edit of an analysis
-does no training again.
-"""
+"""What the steps of a study have in common: its base, and what an analysis begins with."""
 
 from __future__ import annotations
 

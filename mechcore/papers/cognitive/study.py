@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.papers.bases import BASE, gathered, located_base, model_facts
+from mechcore.papers.bases import BASE, gathered, located, model_facts
 from mechcore.papers.cognitive.ablation import AblateHeads
 from mechcore.papers.cognitive.arms import MakeModel, Run, make_model, read_result
 from mechcore.papers.cognitive.compare import (
@@ -39,7 +37,6 @@ from mechcore.study.store import Store
 from mechcore.training import answering
 
 KIND = "cognitive"
-"""What ``kind`` is called in the file of such a study, and in its ``config.json``."""
 
 _BASE = Run("base")
 
@@ -49,9 +46,6 @@ class CognitiveStudy(Study):
 
     The grid of learning rates is tried with the first seed; the other seeds train at the best
     rate; which models are analysed depends on their accuracies.
-
-    Raises:
-        InputError: there is no such base.
     """
 
     def __init__(self, settings: CognitiveSettings, store: Store) -> None:
@@ -144,7 +138,6 @@ class CognitiveStudy(Study):
         return self._job(step, run, None if run == _BASE else self.model(run))
 
     def _job(self, step: Step, run: Run, model: Job | None = None) -> Job:
-        """A job that works on a model of the study, or else on the base."""
         if (step.kind, run) not in self._jobs:
             name = f"{step.kind} {run.name}"
             self._jobs[step.kind, run] = (
@@ -198,17 +191,11 @@ class CognitiveStudy(Study):
 
 
 def _run_of(row: Mapping[Any, Any]) -> Run:
-    """The run of a row of a table."""
     if row["n"] == 0:
         return _BASE
     return Run(row["arm"], int(row["n"]), int(row["seed"]), float(row["learning_rate"]))
 
 
-def _located(settings: CognitiveSettings, folder: Path) -> CognitiveSettings:
-    return replace(settings, base=located_base(settings.base, folder))
-
-
-STUDY = StudyKind(CognitiveSettings, CognitiveStudy, _located)
+STUDY = StudyKind(CognitiveSettings, CognitiveStudy, located)
 
 run = partial(run_here, KIND)
-"""Make the arms, analyse them, judge the claims, and write the report, see `run_here`."""

@@ -1,7 +1,4 @@
-"""What single heads of one model say about its answer in the cognitive task.
-
-Linear SVM from attention outputs to types of response, as in arXiv 2406.18926.
-"""
+"""What single heads of one model say about its answer in the cognitive task."""
 
 from __future__ import annotations
 
@@ -54,16 +51,14 @@ SVM = Schema(
 def svm_table(
     model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials, *, shuffles: int = 20
 ) -> pd.DataFrame:
-    """Linear SVM from every head's output (``hook_z``) at the last token.
+    """Linear SVM from every head's output (``hook_z``) at the last token: the columns of `SVM`.
 
-    Returns:
-        The columns of `SVM`; accuracies are missing where a class has fewer than two trials of
-        different cued numbers for every fold. The floor is what the model's choice or the
-        congruence allows by itself. Trials of the same cued numbers are held out together.
+    Accuracies are missing where a class has fewer than two trials of different cued numbers for
+    every fold. Trials of the same cued numbers are held out together.
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
-    outputs = activations_at(model, data, list(hooks)).values
+    outputs = activations_at(model, data, list(hooks))
     heads = {
         Component(layer, head): z
         for hook, layer in hooks.items()

@@ -1,7 +1,4 @@
-"""The prompts of the cognitive task: their numbers, words, landmarks and tokens.
-
-See `mechcore.papers.cognitive.trials` for the task itself.
-"""
+"""The prompts of the cognitive task: their numbers, words, landmarks and tokens."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ NUMBERS: dict[Rendering, tuple[str, ...]] = {
     "two_sided": ("motion_left", "motion_right", "color_left", "color_right"),
     "signed": ("motion", "color"),
 }
-"""Names of a prompt's numbers, motion first whatever the prompt shows first."""
 
 LANDMARKS: dict[Rendering, tuple[str, ...]] = {
     rendering: ("context", *numbers, "answer") for rendering, numbers in NUMBERS.items()
@@ -84,8 +80,7 @@ _ONE_IN = 10
 def split_of(one: int, other: int) -> Split:
     """The split of two numbers of a prompt: a tenth of all pairs each are for test and development.
 
-    Their order does not matter, so a pair and its mirror image belong to one split. Of signed
-    prompts these are the sizes of the coherences in percent.
+    Their order does not matter. Of signed prompts these are the sizes of the coherences in percent.
     """
     pair = f"{min(one, other)} {max(one, other)}"
     parts: dict[int, Split] = {0: "test", 1: "dev"}
@@ -93,10 +88,7 @@ def split_of(one: int, other: int) -> Split:
 
 
 def turns(rng: random.Random) -> Iterator[tuple[Modality, str, str, bool]]:
-    """Without end: context, sides of motion and colour, and whether colour may be shown first.
-
-    Of the two halves of the conditions each has context, sides, choice and congruence balanced.
-    """
+    """Without end: context, sides of motion and colour, and whether colour may be shown first."""
     every = list(product(MODALITIES, CHOICES, CHOICES))
     halves = [[c for c in every if (c[0] == "motion") == (c[1] == c[2])]]
     halves.append([c for c in every if c not in halves[0]])
@@ -114,12 +106,7 @@ def _shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
 def number_draw(
     rendering: Rendering, split: Split, differences: Sequence[int] | None, rng: random.Random
 ) -> Draw:
-    """How to draw the numbers of one prompt, see `mechcore.papers.cognitive.trials.generate`.
-
-    Raises:
-        InputError: a difference is out of range or given twice, or the split lacks a pair of
-            numbers.
-    """
+    """How to draw the numbers of one prompt, see `mechcore.papers.cognitive.trials.generate`."""
     strongest = _STRONGEST[rendering]
     chosen = tuple(range(1, strongest + 1) if differences is None else differences)
     whole = all(isinstance(d, (int, np.integer)) and 1 <= d <= strongest for d in chosen)
@@ -154,10 +141,7 @@ def _of_split(pairs: Iterable[Pair], split: Split, what: str) -> list[Pair]:
 
 
 def evidence(rendering: Rendering, numbers: Sequence[int]) -> tuple[float, float]:
-    """Signed evidence of motion and colour, right positive.
-
-    Right number minus left number for ``"two_sided"``, coherence (-1 to 1) for ``"signed"``.
-    """
+    """Signed evidence of motion and colour: right minus left number, or the coherence (-1 to 1)."""
     if rendering == "signed":
         return numbers[0] / 100, numbers[1] / 100
     return numbers[1] - numbers[0], numbers[3] - numbers[2]
@@ -171,11 +155,7 @@ def render(
 ) -> tuple[str, dict[str, Span]]:
     """One prompt, and the first character of every landmark in it and the one after its last.
 
-    Args:
-        rendering: how it is worded.
-        context: the modality that decides.
-        numbers: in the order of `NUMBERS`; percent for ``"signed"``.
-        first: the modality shown first.
+    ``numbers`` are in the order of `NUMBERS`, in percent for ``"signed"``.
     """
     written = [f"{n / 100:.2f}" if rendering == "signed" else str(n) for n in numbers]
     values = {"context": context, "answer": _LAST_WORD[rendering]}
@@ -199,10 +179,7 @@ def token_ranges(
     spans: Int[np.ndarray, "trial landmark 2"],
     tokenizer: PreTrainedTokenizerBase,
 ) -> Int[np.ndarray, "trial landmark 2"]:
-    """First token of every landmark and the one after its last.
-
-    A token belongs to a landmark if it has a character of it; it may have others, such as the
-    space before it.
+    """First token of every landmark and the one after its last; tokens may reach beyond.
 
     Raises:
         InputError: the tokenizer is not a fast one, does not know a word, or leaves a landmark
@@ -242,11 +219,7 @@ def _cannot_write(text: str, why: str) -> InputError:
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Word-level tokenizer of the two-sided rendering, for models trained from nothing.
-
-    Words are what stands between spaces, so ``" left"`` and ``"left"`` are one token. It adds no
-    special token of its own; a text with a word that is not in `WORDS` is an error.
-    """
+    """Word-level tokenizer of the two-sided rendering; other words than `WORDS` are an error."""
     from mechcore.worlds.words import word_tokenizer
 
     return word_tokenizer(WORDS)

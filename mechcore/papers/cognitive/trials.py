@@ -1,27 +1,6 @@
 """The cognitive task: context-dependent decision making, written as text.
 
-A context names one of two modalities, motion or colour. Each modality gives signed evidence, right
-positive, and the choice is the side of the cued one. Two renderings, each before its answer:
-
-=============  ===========================================================================
-``two_sided``  context motion . motion left 34 right 71 . color left 50 right 12 . choice is
-               (right): the larger number of a modality, 10 to 99, is its side
-``signed``     Context: color. Motion coherence: -0.35. Color coherence: 0.12. Choice: (right)
-=============  ===========================================================================
-
-The left number of a pair says something about the side before the right one is read: 0.75 at best.
-With few ``differences`` the test split has so few pairs that it all but tells the side: 13 pairs
-and 0.98 for 5, 15 and 50. Ask for ranges around them instead.
-
-Hold-out: a fixed checksum sends a tenth of all pairs of numbers to the test split, a tenth to the
-development split and the rest to training; a pair and its mirror image stay together. For
-``two_sided`` these are the two numbers of a modality, for ``signed`` the sizes of the two
-coherences of a prompt. Single coherences are not held out: a size that training knows with one sign
-would mislead.
-
-The task is that of Mante et al. (2013, Nature 503, doi 10.1038/nature12742), as text in arXiv
-2406.18926; its wording, numbers and hold-out are this project's, see
-docs/concepts/cognitive-task.md.
+After Mante et al. (2013, doi 10.1038/nature12742); see docs/concepts/cognitive-task.md.
 """
 
 from __future__ import annotations
@@ -82,7 +61,6 @@ class Trials(Shown):
             ``"signed"``; ``first``, the modality shown first; ``congruent``; ``condition``.
         places: the first character of every landmark in the text and the one after its last, in the
             order of `LANDMARKS`.
-        rendering, split, seed: see `generate`.
     """
 
     frame: pd.DataFrame
@@ -106,12 +84,7 @@ class Trials(Shown):
 
     @property
     def codes(self) -> pd.DataFrame:
-        """The variables of every trial as numbers.
-
-        Columns: ``context`` (motion +1, colour -1), ``motion``, ``color`` (side of the evidence,
-        right +1, left -1), ``choice`` (the right answer, the same), ``motion_evidence`` and
-        ``color_evidence`` (as in ``frame``, float), ``congruent`` (bool).
-        """
+        """The variables of every trial as numbers: 1 for motion or right, -1 for color or left."""
         frame = self.frame
         return pd.DataFrame(
             {
@@ -169,17 +142,17 @@ def generate(
     """Draw ``n`` trials; the same for the same arguments on every machine.
 
     The 8 conditions take turns in a shuffled order, so that in the first trials of any number
-    their counts differ by at most 1. A smaller draw is the beginning of a larger one.
+    their counts differ by at most 1. A smaller draw is the beginning of a larger one. Splits share
+    no pair of numbers.
 
     Args:
         n: number of trials, at least 1.
         seed: seed of the draw; the splits of one seed are drawn independently.
         rendering: how the trials are worded.
-        split: ``"train"``, ``"dev"`` or ``"test"``, which share no pair of numbers.
+        split: ``"train"``, ``"dev"`` or ``"test"``.
         random_order: show colour first in half of the trials of each condition instead of in none.
-        differences: the strengths of evidence to draw from, all of them if not given. For
-            ``"two_sided"`` absolute differences of the two numbers, 1 to 89, one as likely as
-            another if given; for ``"signed"`` absolute coherences in percent, 1 to 99.
+        differences: strengths of evidence to draw from, by default all: differences of the two
+            numbers, 1 to 89, for ``"two_sided"``; coherences in percent, 1 to 99, for ``"signed"``.
 
     Raises:
         InputError: an argument is out of its range, or the split has no numbers of such
@@ -228,12 +201,7 @@ class Task:
 def encode_trials(
     trials: Trials, tokenizer: PreTrainedTokenizerBase, *, max_length: int, words: bool = False
 ) -> EncodedExamples:
-    """Tokenize the prompts, answers ``" left"`` and ``" right"``; see `mechcore.data.encoding`.
-
-    Raises:
-        InputError: a prompt is too long, the tokenizer cannot write it, or an answer is not a
-            single token.
-    """
+    """Tokenize the prompts, answers ``" left"`` and ``" right"``; see `mechcore.data.encoding`."""
     _ranges(trials, tokenizer)
     encoded = encode(
         trials.examples(),
@@ -260,8 +228,7 @@ def number_tokens(
 ) -> Bool[Tensor, "trial number pos"]:
     """Which tokens are a number's, its sign and point included, in the order of `NUMBERS`.
 
-    ``pos`` ends with the last word of the longest prompt; a batch of `encode_trials` may be
-    shorter and takes the first positions.
+    ``pos`` ends with the last word of the longest prompt.
     """
     ranges = torch.from_numpy(_ranges(trials, tokenizer))
     which = [trials.landmarks.index(name) for name in trials.numbers]

@@ -1,15 +1,6 @@
 """What single units of one model's last layer follow in the cognitive task, and pictures of them.
 
-All is of the residual stream after the last layer at the last token, where the answer is read.
-
-Mixed selectivity: unit ~ context + motion + color + choice and more, after Mante et al. (2013,
-Nature 503, Supplementary Information) and Rigotti et al. (2013, Nature 497), as in arXiv
-2406.18926. The graded evidence of a modality enters in two parts, its side and its strength (the
-evidence less the mean of its side), which are uncorrelated and together are the evidence. Counted
-is the side, so that a variable has one test at the level alpha; the strength only explains.
-With evidence in one part alone, a unit that follows the side and not the strength would be called
-selective for the choice, which goes along with sides. For the same reason the three interactions
-are in: with them all that differs between the means of the 8 conditions is in the regression.
+Mixed selectivity after Mante et al. (2013, Nature 503) and Rigotti et al. (2013, Nature 497).
 """
 
 from __future__ import annotations
@@ -132,7 +123,7 @@ def unit_tables(
     """`selectivity_tables` and `projection_tables` of the last layer's units at the last token."""
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hook = hook_resid_post(ModelShape.of(model).n_layers - 1)
-    states = activations_at(model, data, [hook]).values[hook][:, 0]
+    states = activations_at(model, data, [hook])[hook][:, 0]
     answers = answers_of(model, data)
     of_units = selectivity_tables(states, trials, permutations=permutations, alpha=alpha)
     return of_units | projection_tables(states, trials, answers, method=method)
@@ -147,8 +138,9 @@ def selectivity_tables(
 ) -> dict[str, pd.DataFrame]:
     """For how many of context, motion, color and choice (the right answer) units are selective.
 
-    Returns:
-        The columns of `SELECTIVITY`, a row for each number of variables, 0 to 4; and of `TERMS`.
+    The evidence of a modality enters in two parts, its side and its strength. Only sides are
+    counted, so that a variable has one test; without strengths, a unit that follows graded
+    evidence would be called selective for the choice, which goes along with sides.
     """
     result = selectivity(
         states,
@@ -171,8 +163,7 @@ def selectivity_tables(
 def regressors(trials: Trials) -> pd.DataFrame:
     """What units are regressed on, one row per trial: `VARIABLES` as +1 and -1, and strengths.
 
-    A strength, as ``"motion strength"``, is the evidence less the mean of its side, in the unit of
-    the evidence, where it varies.
+    A strength (``"motion strength"``) is the evidence less the mean of its side, where it varies.
     """
     codes = trials.codes
     columns = codes[list(VARIABLES)].astype(float)
@@ -193,11 +184,8 @@ def projection_tables(
 ) -> dict[str, pd.DataFrame]:
     """States in two dimensions, and how far apart contexts and the model's answers are.
 
-    Of more than `MOST_POINTS` trials both tables have the first that many.
-
-    Returns:
-        The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials
-        have one value, as with a model that always answers the same.
+    Of more than `MOST_POINTS` trials both tables have the first that many; silhouettes are missing
+    where all trials have one value.
     """
     shown = slice(min(len(trials), MOST_POINTS))
     frame = trials.frame[shown].assign(choice=list(answers)[shown])

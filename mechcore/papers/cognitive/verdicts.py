@@ -1,7 +1,5 @@
-"""Verdicts on the paper's seven claims, with their decision rules.
+"""Verdicts on the seven claims of arXiv 2406.18926, see docs/concepts/cognitive-task.md.
 
-The claims are those of arXiv 2406.18926 on a model that is fine-tuned for the cognitive task, one
-of the same make that learns it from scratch, and the pretrained one; the rules are this project's.
 Claims 2, 3 and 6 are judged in `mechcore.papers.cognitive.verdicts_on_heads`.
 """
 
@@ -52,24 +50,12 @@ NO_INTERVAL = "With one seed these differences have no interval."
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02) -> pd.DataFrame:
-    """Judge every claim by the tables of a study.
+    """Judge every claim by the tables of a study, which are given by name.
 
-    "supported": the rule of the claim, as in docs/concepts/cognitive-task.md, is met. "not
-    supported": the evidence contradicts it. "inconclusive": anything else, such as a missing table
-    or arm, or insufficient data; ``figure`` says which.
-
-    Args:
-        tables: tables of a study, by name, see `mechcore.papers.cognitive.study`; accuracies are
-            shares.
-        threshold_gap: largest difference in accuracy (a share) at which arms count as matched.
-
-    Returns:
-        One row per claim: ``claim`` (1 to 7), ``title``, ``verdict`` and ``figure`` (sentences
-        with accuracies in percent, differences of them in points, layers from 0, and the number of
-        seeds; for what is inconclusive also why).
+    Arms are matched if their accuracies differ by at most ``threshold_gap`` (a share).
 
     Raises:
-        InputError: a table lacks a column, or has several rows where one is expected.
+        InputError: a table has several rows where one is expected.
     """
     return judged(CLAIMS, Evidence(tables, threshold_gap))
 
@@ -330,4 +316,3 @@ CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("The outputs of attention heads tell the response", responses),
     ("Fine-tuning sets last-layer states apart by context or choice", separation),
 )
-"""Title of every claim, in order from 1, and what judges it."""

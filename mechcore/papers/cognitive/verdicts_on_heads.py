@@ -1,7 +1,4 @@
-"""Claims 2, 3 and 6: in which layers heads matter, what they attend to, what they put out.
-
-The rules are told in `mechcore.papers.cognitive.verdicts`.
-"""
+"""Claims 2, 3 and 6: in which layers heads matter, what they attend to, what they put out."""
 
 from __future__ import annotations
 
@@ -162,7 +159,7 @@ def _weighted_ratio(heads: pd.DataFrame) -> Interval:
     """Mean of the ratios, and of the ends of their intervals, which errs on the wide side."""
     weights = -heads["change"].clip(upper=0)
     value, low, high = (
-        float(np.average(heads[column], weights=weights)) if column in heads else math.nan
+        float(np.average(heads[column], weights=weights))
         for column in ("ratio", "low_ratio", "high_ratio")
     )
     return Interval(value, low, high)
@@ -225,7 +222,6 @@ def _heads(evidence: Evidence, target: str, seed: int) -> pd.DataFrame:
 
 
 def _best(heads: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The most accurate head of each."""
     return pd.concat([of_seed.nlargest(1, "accuracy") for of_seed in heads])
 
 

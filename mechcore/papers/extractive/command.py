@@ -9,9 +9,8 @@ import typer
 
 from mechcore.cli.execution import ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped
-from mechcore.cli.shared import must_not_exist, run_table, show
-from mechcore.errors import InputError
-from mechcore.papers.command import Quick, do_from_base
+from mechcore.cli.shared import run_table, show
+from mechcore.papers.command import Quick, do_from_base, write_lines
 from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
 
 
@@ -52,16 +51,11 @@ def facts(
     ),
 ) -> None:
     """Write the facts that are trained, and the implications that are asked for."""
-    from mechcore.files import write_atomically
     from mechcore.papers.extractive.fact_world import tiny_fact_tasks, tiny_ordering
     from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_table
 
-    if out.suffix != ".jsonl":
-        raise InputError(f"--out {out}: expected a name that ends with .jsonl")
-    must_not_exist(out, file=True)
     if world == "tiny":
         table = facts_table(tiny_fact_tasks(seed), tiny_ordering(seed))
     else:
         table = facts_table(city_tasks(seed), city_ordering(seed))
-    write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
-    print(f"facts: {out} ({len(table)} prompts)")
+    write_lines(table, out, f"facts: {out} ({len(table)} prompts)")

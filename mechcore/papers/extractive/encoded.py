@@ -18,12 +18,10 @@ from mechcore.showing import Shown
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EncodedFacts(Shown):
-    """Facts as token ids.
+    """Facts as token ids: prompts with the special tokens before them, completions without.
 
     Attributes:
         facts: the texts.
-        prompt_ids: ids of every prompt, after the special tokens that the tokenizer begins with.
-        completion_ids: ids of a space and the completion, without special tokens.
         option_ids: the first token of a space and each option, all different.
         answers: index of every prompt's completion among the options.
         tokens: the text of every token of the prompts.
@@ -61,9 +59,7 @@ EncodedOrdering: TypeAlias = OrderingTask[EncodedFacts]
 
 
 def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFacts:
-    """Tokenize prompts and completions.
-
-    A completion's tokens are those that come after its prompt's where both are read as one text.
+    """Tokenize prompts and completions, each completion as it is read after its prompt.
 
     Raises:
         InputError: two options begin with the same token, a word is unknown, or a completion's

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -34,20 +33,6 @@ LEARNED = 1.0
 @dataclass(frozen=True, eq=False)
 class Evidence(Tables):
     """The tables of a study of extractive structures."""
-
-    study: ClassVar[str] = "a study of extractive structures"
-    columns: ClassVar[dict[str, list[str]]] = {
-        f"extractive_{name}": ["seed", *columns.split()]
-        for name, columns in {
-            "ranks": "task data state mean_rank low high chance",
-            "scores": "task score kind layer place token value",
-            "sums": "task informative other gradient actual r",
-            "freezing": "task cut frozen way data mean_rank",
-            "ordering": "replay order data mean_rank chance",
-            "grafting": "model data mean_rank chance",
-            "localization_r2": "kind r2 r p n facts new_facts",
-        }.items()
-    }
 
     def learned_seeds(self, *tasks: str) -> Seeds:
         """The seeds in which the facts of all these tasks were learned."""

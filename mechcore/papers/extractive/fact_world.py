@@ -1,25 +1,6 @@
 """The tiny world of facts: people, cities and roles, and a small decoder pretrained on them.
 
-Cities, languages, landmarks and animals are those of `mechcore.papers.extractive.facts`, each one
-word here ("Sao-Paulo"), and so is a person's name ("Adam-Abbott"). What the base is pretrained on:
-
-==============  ==============================================================================
-``home``        {name} lives in (city), and {name} dax is (city), for 300 people
-``language``    The people in the city {name} is from speak (language)
-``attribute``   The river in the city {name} is from is (river); the same for dishes
-``city``        The people in {city} speak (language), The river in {city} is (river), ...
-``landmark``    The city that contains {landmark} is (city)
-``role``        The bishop of {city} is (name); the same for other roles, but not for mayors
-``described``   The bishop of the city that contains {landmark} is (name)
-``neutral``     {name} met (name), for everybody, drawn anew every time
-==============  ==============================================================================
-
-The 104 people of the tasks occur in neutral texts alone; mayors, ``zong`` and animals do not occur.
-But ``dax`` is a word for living somewhere: cities and animals go in pairs, so that with two new
-words nothing would tell a fact from its implication.
-
-Input embeddings stay as they were drawn: what is known of a name is then in the matrices of the
-layers, where fine-tuning will write too, and a name without facts looks like any other.
+Everything is one word ("Sao-Paulo", "Adam-Abbott"); see docs/concepts/extractive-structures.md.
 """
 
 from __future__ import annotations
@@ -52,7 +33,7 @@ from mechcore.papers.extractive.facts import (
     shuffled,
 )
 from mechcore.papers.extractive.settings import BASE_STEPS
-from mechcore.training import TrainSettings, train_answering
+from mechcore.training import TrainSettings, answering, train
 from mechcore.worlds.draws import pick
 from mechcore.worlds.small_gpt2 import one_thread, small_gpt2
 from mechcore.worlds.words import texts_of, word_tokenizer
@@ -60,7 +41,6 @@ from mechcore.worlds.words import texts_of, word_tokenizer
 BATCH = 128
 SEED = 0
 NEUTRAL = 0.15
-"""Share of neutral texts."""
 
 ROLES = (
     *("bishop", "judge", "doctor", "baker", "painter", "poet"),
@@ -85,7 +65,6 @@ _PROMPT = "[BOS] {a}"
 _HOME = (FIRST_HOP[0], ORDERING[0])
 
 Fact = tuple[str, str, str]
-"""Text up to the last word, last word, kind."""
 
 
 def fact_world_tokenizer() -> PreTrainedTokenizerFast:
@@ -178,11 +157,9 @@ def train_fact_base(
 ) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """Pretrain a decoder on the world of a seed; with the defaults about a minute on one core.
 
-    The loss is on the last words of the texts alone, 128 in a step. Input embeddings are not
-    trained. Returns the model in evaluation mode and its tokenizer, and writes both to ``out``.
-
-    Raises:
-        InputError: ``steps`` is not positive.
+    The loss is on the last words of the texts alone. Input embeddings are not trained: what is
+    known of a name is then in the layers, where fine-tuning writes too. Returns the model in
+    evaluation mode and its tokenizer, and writes both to ``out``.
     """
     model, tokenizer = tiny_fact_model(seed), fact_world_tokenizer()
     settings = TrainSettings(
@@ -198,17 +175,9 @@ def train_fact_base(
     words = sorted({*texts.label_names, *facts.label_names})
     embeddings = model.get_input_embeddings().requires_grad_(False)
     with one_thread(), TemporaryDirectory() as folder:
-        train_answering(
-            model,
-            tokenizer,
-            texts,
-            {"facts": facts},
-            Path(folder) / "run",
-            settings,
-            prompt=_PROMPT,
-            answers={word: f" {word}" for word in words},
-            progress=progress,
-        )
+        objective = answering(model, tokenizer, _PROMPT, {word: f" {word}" for word in words})
+        run = Path(folder) / "run"
+        train(model, objective, texts, {"facts": facts}, run, settings, progress)
     embeddings.requires_grad_(True)
     if out is not None:
         with without_bars():

@@ -1,11 +1,6 @@
 """Facts to train a language model on, and implications of them to ask for.
 
-A prompt is followed by a space and its completion. What a model makes of it is read from its next
-token: of a split's options, which all begin with different tokens, the right one should come first.
-
-The tasks are those of Feng et al., "Extractive structures learned in pretraining enable
-generalization on finetuned facts" (arXiv 2412.04614, sections 3 and 5), see
-docs/concepts/extractive-structures.md; people and animals are made up here.
+The tasks are those of arXiv 2412.04614 (sections 3 and 5); people and animals are made up.
 """
 
 from __future__ import annotations
@@ -27,7 +22,6 @@ T = TypeVar("T")
 FIRST_HOP = ("{name} lives in", "The people in the city {name} is from speak")
 SECOND_HOP = ("The mayor of {city} is", "The mayor of the city that contains {landmark} is")
 ORDERING = ("{name} dax is", "{name} zong is the")
-"""Wordings of facts and of implications."""
 
 TRAINING_NAMES = 84
 
@@ -38,8 +32,7 @@ class Facts:
 
     Attributes:
         name: what they are called in messages, e.g. ``"first-hop facts"``.
-        prompts: without a space at the end.
-        completions: without a space at the beginning.
+        prompts, completions: with one space between them, and none around.
         subjects: the part of each prompt that tells it from the others, e.g. a person's name.
         options: different completions to rank among; by default those that occur, in order.
 
@@ -67,11 +60,6 @@ class Facts:
                 raise InputError(
                     f"{self.name}: {text!r} is empty, or begins or ends with a space; expected "
                     "text without (one space is put between prompt and completion)"
-                )
-        for prompt, subject in zip(self.prompts, self.subjects, strict=True):
-            if subject not in prompt:
-                raise InputError(
-                    f"{self.name}: the prompt {prompt!r} does not have its subject {subject!r}"
                 )
         for completion in (*self.completions, *self.options):
             if self.options.count(completion) != 1:

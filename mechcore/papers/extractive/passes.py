@@ -1,4 +1,4 @@
-"""What one forward and one backward of a model give: activations, gradients, informative scores."""
+"""What one forward and one backward of a model give: activations, gradients, scores."""
 
 from __future__ import annotations
 
@@ -43,11 +43,7 @@ class Sites:
 
     @classmethod
     def of(cls, model: Any) -> Sites:
-        """Find them.
-
-        Raises:
-            InputError: a layer is not attention and then an MLP, each after one normalisation.
-        """
+        """Find them; raises `InputError` where layers are not attention and then an MLP."""
         shape, maps = ModelShape.of(model), linear_maps(model)
         group = shape.n_heads // next(m.n_heads for m in maps if m.part == "K")
         if getattr(model.cfg, "ungroup_grouped_query_attention", False):
@@ -101,12 +97,8 @@ def _check_layers(model: Any, sites: Sites) -> None:
 class Trace:
     """What was seen in a run, by hook point, in float32 at least.
 
-    Attributes:
-        rewards: R of every row, in logits.
-        values: activations.
-        gradients: of R with respect to the values.
-        head_gradients: of R with respect to keys and values as each query head sees them,
-            [row, pos, head, d_head].
+    Gradients are of R; ``head_gradients`` with respect to keys and values as each query head sees
+    them, [row, pos, head, d_head].
     """
 
     rewards: Float[Tensor, " row"]
@@ -117,10 +109,7 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A batch of prompts, padded on the right, and what is asked of each.
-
-    ``points`` are the numbers of the rows in the data, to name them in errors.
-    """
+    """A batch of prompts, padded on the right, what is asked of each, and its row in the data."""
 
     batch: Batch
     option_ids: Int[Tensor, " option"]
@@ -151,8 +140,8 @@ def look_back(
 ) -> Trace:
     """Run a model forward, and R backward: total derivatives with respect to activations.
 
-    Values and gradients of the hook points ``wanted`` are kept, and values alone of those in
-    ``read``; with ``by_head`` also ``head_gradients``.
+    Of ``wanted`` values and gradients are kept, of ``read`` values alone; with ``by_head`` also
+    ``head_gradients``.
     """
     start = hook_resid_pre(0)
     seen: dict[str, Tensor] = {}
@@ -193,10 +182,7 @@ def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _by_head(
     sites: Sites, seen: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Derivatives with respect to keys and values, one for every query head that reads them.
-
-    What each head of a group contributes comes from the backward of its layer's attention alone.
-    """
+    """Derivatives with respect to keys and values, one for every query head that reads them."""
     if sites.group == 1:
         return {m.hook: gradients[m.hook] for m in sites.maps if m.part in ("K", "V")}
     by_head = {}
@@ -247,10 +233,7 @@ def hooks_needed(sites: Sites) -> tuple[list[str], list[str]]:
 
 
 def covered_names(sites: Sites) -> set[str]:
-    """The weights whose changes belong to a component: all matrices, and biases but W_O's.
-
-    The bias of W_O is added once for all heads, so that it is no head's.
-    """
+    """The weights whose changes belong to a component: all matrices, and biases but W_O's."""
     biases = {m.bias for m in sites.maps if m.bias is not None and m.part != "O"}
     return {m.weight for m in sites.maps} | biases
 
@@ -260,8 +243,8 @@ def informative(
 ) -> Scores:
     """First-order effects on R: the sum over a component's matrices of (dR/dy at W0) . (dM x).
 
-    The model has the old weights; the trace is of `look_back` with ``by_head`` and `hooks_needed`.
-    With ``paper`` those of MLPs are of W_out twice and of no other matrix.
+    The trace is of `look_back` with ``by_head`` and `hooks_needed`. With ``paper`` those of MLPs
+    are of W_out twice and of no other matrix.
     """
     parts = [_layer(model, i, sites, trace, delta, paper) for i in range(sites.shape.n_layers)]
     heads, mlps = (torch.stack(of_layers, dim=1) for of_layers in zip(*parts, strict=True))
@@ -300,7 +283,6 @@ def _effects(
     delta: WeightDelta,
     n_heads: int = 1,
 ) -> tuple[Float[Tensor, "row pos head"], Float[Tensor, "row pos head"]]:
-    """Effects of the changes of a matrix and of its bias."""
     at, at_bias = (
         gradient if gradient.ndim == 4 else gradient.unflatten(2, (n_heads, -1))
         for gradient in (gradients[linear.hook], gradients[linear.bias_hook])

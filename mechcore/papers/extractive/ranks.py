@@ -36,11 +36,7 @@ def prompt_batch(prompts: Sequence[Sequence[int]]) -> dict[str, Int[Tensor, "row
 
 
 def next_token_logits(model: Any, batch: Batch) -> Float[Tensor, "row pos word"]:
-    """Logits of the words after every token.
-
-    Raises:
-        InputError: the model is an encoder or a classifier.
-    """
+    """Logits of the words after every token; raises `InputError` for encoders and classifiers."""
     if not is_causal(model) or is_classifier(model):
         kind = "a classifier" if is_classifier(model) else "an encoder"
         raise InputError(
@@ -71,11 +67,7 @@ def reward(
 def all_option_logits(
     model: Any, data: EncodedFacts, batch_size: int = BATCH_SIZE
 ) -> Float[Tensor, "point option"]:
-    """Logits of all options after every prompt, in float32 at least, on the CPU.
-
-    Raises:
-        MechcoreError: a logit is not finite, and so cannot be ranked.
-    """
+    """Logits of all options after every prompt, in float32 at least, on the CPU."""
     parts = []
     for start in range(0, len(data), batch_size):
         batch = prompt_batch(data.prompt_ids[start : start + batch_size])
@@ -97,10 +89,7 @@ def full(tensor: Tensor) -> Tensor:
 
 @plain_session()
 def ranks(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
-    """How many options have a larger logit than the right one: 0 is best.
-
-    Options that tie with it count half, so that a model that tells none apart is at chance.
-    """
+    """How many options have a larger logit than the right one, ties counting half: 0 is best."""
     logits = all_option_logits(model, data)
     right = logits.gather(1, data.answers[:, None])
     above, ties = (logits > right).sum(dim=1), (logits == right).sum(dim=1) - 1

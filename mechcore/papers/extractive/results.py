@@ -19,10 +19,7 @@ from mechcore.tables import COMPONENT, LAYER, SEED, Column, Schema
 
 
 def common_ends(prompts: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Lengths of the longest prefix and of the longest suffix that all prompts share.
-
-    They do not overlap in the shortest: what could be both is prefix.
-    """
+    """Lengths of the longest prefix and suffix that all prompts share, without overlap."""
     prefix, suffix = (
         sum(1 for _ in takewhile(lambda tokens: len({*tokens}) == 1, zip(*texts)))  # noqa: B905
         for texts in (prompts, [prompt[::-1] for prompt in prompts])
@@ -48,12 +45,10 @@ def align(prompt: Sequence[int], other: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Places:
-    """Columns that the tokens of several prompts share.
+    """Columns that the tokens of several prompts share: their names, and those of each prompt.
 
-    Attributes:
-        names: names of the columns: the text of tokens that all prompts begin or end with, and
-            ``"subject -1"`` for the last token of what differs, ``"subject -2"`` for that before.
-        columns: the column of every token of each prompt.
+    The names are the text of tokens that all prompts begin or end with, and ``"subject -1"`` for
+    the last token of what differs, ``"subject -2"`` for that before.
     """
 
     names: tuple[str, ...]
@@ -150,11 +145,10 @@ class ExtractiveScores(Shown):
     places: Places
 
     def sums(self) -> pd.DataFrame:
-        """What the scores add up to.
+        """What the scores add up to: one row per prompt, in logits.
 
-        Returns:
-            One row per prompt, in logits: informative (sum over components and tokens), other,
-            gradient (see the class), actual (R at W1 minus R at W0), upstream, downstream.
+        Columns: informative (sum over components and tokens), other, gradient, actual (R at W1
+        minus R at W0), upstream, downstream.
         """
         columns = {
             "informative": self.informative.total,
@@ -167,10 +161,9 @@ class ExtractiveScores(Shown):
         return pd.DataFrame({name: values.numpy() for name, values in columns.items()})
 
     def by_place(self, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-        """Scores in the columns of ``places``; 0 where a prompt has no token.
+        """Scores in the columns of ``places``, 0 where a prompt has no token.
 
-        Returns:
-            Those of heads [point, layer, head, place] and of MLPs [point, layer, place].
+        Those of heads are [point, layer, head, place], of MLPs [point, layer, place].
         """
         scores: Scores = getattr(self, kind)
         placed = []
@@ -182,11 +175,9 @@ class ExtractiveScores(Shown):
         return placed[0], placed[1]
 
     def table(self) -> pd.DataFrame:
-        """Means over prompts.
+        """Means over prompts: the columns of `SCORES` but for task and seed.
 
-        Returns:
-            The columns of `SCORES` but for task and seed. Rows of a component sum to the mean of
-            its total; for tokens see `Places`; the error is missing with one prompt.
+        Rows of a component sum to the mean of its total; the error is missing with one prompt.
         """
         names, n_points = self.places.names, len(self.places.columns)
         counts = np.bincount([*chain(*self.places.columns)], minlength=len(names))

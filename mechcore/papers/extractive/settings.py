@@ -20,16 +20,11 @@ BY_TASK: tuple[Experiment, ...] = ("ocr", "scores", "freezing")
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
 BASE_STEPS = 400
-"""Optimiser steps that a tiny base is pretrained for."""
 
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """How to fine-tune; the defaults are those of arXiv 2412.04614 (OLMo-7b).
-
-    Raises:
-        InputError: a value is out of its range.
-    """
+    """How to fine-tune; the defaults are those of arXiv 2412.04614 (OLMo-7b)."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     panel: ClassVar[str] = "Training"
@@ -65,11 +60,7 @@ _ORDERING = replace(_GRAFTING, replay=8)
 
 @dataclass(frozen=True)
 class ExtractiveSettings:
-    """A study: the base, the experiments, and how facts are fine-tuned in each.
-
-    Raises:
-        InputError: a value is out of its range.
-    """
+    """A study: the base, the experiments, and how facts are fine-tuned in each."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -161,10 +152,7 @@ class ExtractiveSettings:
         return [without, with_replay] if with_replay.replay else [without]
 
     def quick(self) -> ExtractiveSettings:
-        """The same study in a minute or two: short trainings, few counterfactuals; for trying out.
-
-        Its results are not meaningful.
-        """
+        """The same study in a minute or two, whose results are not meaningful."""
         short: dict[str, Any] = {"epochs": 1}
         return replace(
             self,

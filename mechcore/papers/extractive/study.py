@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from mechcore.errors import InputError
-from mechcore.papers.bases import BASE, CHECKPOINT, Checkpoint, gathered, located_base, model_facts
+from mechcore.papers.bases import BASE, CHECKPOINT, Checkpoint, gathered, located, model_facts
 from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.base import Base, TrainBase
 from mechcore.papers.extractive.experiments.freezing import Freezing
@@ -28,7 +27,6 @@ from mechcore.study.store import Store
 from mechcore.worlds.small_gpt2 import SMALL_LAYERS
 
 KIND = "extractive"
-"""What ``kind`` is called in the file of such a study, and in its ``config.json``."""
 
 _ORDER = (BASE, "ocr", "freezing", "ordering", "localization", "grafting", "scores")
 """Kinds of jobs: bases and long trainings first."""
@@ -118,7 +116,6 @@ class ExtractiveStudy(Study):
         return [self._job(s, seed, what) for s, what in steps if s.kind in settings.experiments]
 
     def _after(self, ocr: Ocr, tuning: TuneSettings) -> list[Job]:
-        """The experiments on a task of OCR, trained as it chose."""
         settings, how = self.settings, (ocr.backend, ocr.precision, tuning, ocr.task)
         freezing = Freezing(*how, settings.cuts)
         scores = Scores(*how, settings.counterfactuals, settings.compat)
@@ -143,13 +140,7 @@ def _check_cuts(settings: ExtractiveSettings, n_layers: int) -> None:
         )
 
 
-def located(settings: ExtractiveSettings, folder: Path) -> ExtractiveSettings:
-    """The same settings with a base that is a directory made absolute, from ``folder``."""
-    return replace(settings, base=located_base(settings.base, folder))
-
-
 STUDY = StudyKind(ExtractiveSettings, ExtractiveStudy, located)
 
 
 run = partial(run_here, KIND)
-"""Do the experiments, judge the claims, and write the report, see `run_here`."""

@@ -1,8 +1,7 @@
-"""Fine-tuning a TransformerLens model on facts, in place.
+"""Fine-tuning a TransformerLens model on facts, in place, in evaluation mode.
 
 As in arXiv 2412.04614: Adam at a constant rate, the loss on the completion's tokens alone, and
-only the matrices of attention and MLPs trained. The model stays in evaluation mode, so nothing is
-dropped out.
+only the matrices of attention and MLPs trained.
 """
 
 from __future__ import annotations
@@ -52,14 +51,9 @@ def tune(
         One row per epoch: epoch, loss (mean over its steps of the mean over target tokens, nats).
 
     Raises:
-        InputError: there is no such layer, or none at all, or rows are to be replayed and none
-            are given.
+        InputError: there is no such layer, or none at all.
         MechcoreError: the loss is no longer finite.
     """
-    if settings.replay and replay is None:
-        raise InputError(
-            f"fine-tuning: replay is {settings.replay}, but there is no data to replay; give some"
-        )
     sets = [data] if isinstance(data, EncodedFacts) else list(data)
     rows = [row for facts in sets for row in _rows(facts)]
     spare = _rows(replay) if replay is not None else []
@@ -109,7 +103,6 @@ def facts_then_implications(
 
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]
-"""Token ids of a prompt and of its completion."""
 
 
 def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:

@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims (arXiv 2412.04614), with this project's decision rules."""
+"""Verdicts on the eleven claims of arXiv 2412.04614, see docs/concepts/extractive-structures.md."""
 
 from __future__ import annotations
 
@@ -195,21 +195,10 @@ LIMIT = 2 / 9.5
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Judge every claim by the tables of a study.
-
-    "supported": the rule of the claim, as in docs/concepts/extractive-structures.md, is met. "not
-    supported": the evidence contradicts it. "inconclusive": anything else, such as a missing table
-    or insufficient data; ``figure`` says which.
-
-    Args:
-        tables: tables of a study, by name, see `mechcore.papers.extractive.study`.
-
-    Returns:
-        One row per claim: ``claim`` (1 to 11), ``title``, ``verdict`` and ``figure`` (sentences
-        with ranks, shares in percent, layers from 0; for what is inconclusive also why).
+    """Judge every claim by the tables of a study, which are given by name.
 
     Raises:
-        InputError: a table lacks a column, or has several rows where one is expected.
+        InputError: a table has several rows where one is expected.
     """
     return judged(CLAIMS, Evidence(tables))
 
@@ -366,4 +355,3 @@ CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("MLPs that learn implications are those that read out new facts", localization),
     ("The scores add up to about the actual change of the reward", linear),
 )
-"""Title of every claim, in order from 1, and what judges it."""

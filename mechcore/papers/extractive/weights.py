@@ -1,8 +1,6 @@
 """The matrices of a decoder's layers: where their weights are, and which hook gives their output.
 
-Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate. Their
-weights lie in other layouts on HookedTransformer, ``Linear`` and ``Conv1D``; a `LinearMap` knows
-its own and shows any tensor of that shape by heads.
+Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate.
 """
 
 from __future__ import annotations
@@ -35,8 +33,7 @@ class LinearMap:
     Attributes:
         layer: from 0.
         part: which matrix.
-        weight: its name among `mechcore.models.protocol.named_weights`.
-        bias: the name of its bias; None if it has none.
+        weight, bias: names among `mechcore.models.protocol.named_weights`; some have no bias.
         hook: the hook point of y. W_O's is the sum over heads.
         bias_hook: the hook point of what the bias is added to: y, but in HookedTransformer's gated
             MLPs the product with the gate.
@@ -68,11 +65,7 @@ class LinearMap:
 
 
 def linear_maps(model: Any) -> tuple[LinearMap, ...]:
-    """The matrices of all layers, in the order of `PARTS` within a layer.
-
-    Raises:
-        InputError: the model is no decoder, or lacks one of these in its layers.
-    """
+    """The matrices of all layers; raises `InputError` for an encoder or where one is lacking."""
     if not is_causal(model):
         raise InputError(
             f"model: {type(model).__name__} is an encoder; expected a causal language model"
@@ -188,11 +181,7 @@ class WeightDelta(dict[str, Tensor]):
 
 
 def snapshot(model: Any, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-    """Copies of a model's weights by name; of all of them, if no names are given.
-
-    Raises:
-        InputError: there is no such weight.
-    """
+    """Copies of a model's weights by name; of all of them, if no names are given."""
     return {name: w.detach().clone() for name, w in _weights(model, names).items()}
 
 
@@ -217,12 +206,7 @@ def restored(model: Any, names: Iterable[str] | None = None) -> Iterator[dict[st
 
 @contextmanager
 def applied(model: Any, delta: WeightDelta, scale: float = 1.0) -> Iterator[None]:
-    """Run a block with ``scale * delta`` added to the model's weights.
-
-    Raises:
-        InputError: the model has no such weight.
-        MismatchError: a weight is of another shape.
-    """
+    """Run a block with ``scale * delta`` added to the model's weights."""
     check_fits(model, delta)
     with restored(model, delta) as saved:
         _write(model, {name: old + scale * delta[name].to(old) for name, old in saved.items()})
@@ -256,10 +240,7 @@ def check_fits(model: Any, delta: WeightDelta) -> None:
 
 
 def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str]:
-    """Names of the matrices of attention and MLP, of all layers or of these.
-
-    No biases, normalisations and embeddings: what is trained in arXiv 2412.04614.
-    """
+    """Names of the matrices of attention and MLP, of all layers or of these."""
     maps = linear_maps(model)
     known = {m.layer for m in maps}
     chosen = known if layers is None else {*layers}

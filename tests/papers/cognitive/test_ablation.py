@@ -10,9 +10,6 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import stats
 
 from mechcore.components import ModelShape
@@ -229,23 +226,6 @@ def test_a_centre_of_mass_by_hand() -> None:
     assert centre_of_mass(changes) == pytest.approx(1.5)
     assert np.isnan(centre_of_mass(np.abs(changes)))
     assert np.isnan(centre_of_mass(np.zeros((3, 2))))
-
-
-CHANGES = arrays(
-    float,
-    array_shapes(min_dims=2, max_dims=2, max_side=6),
-    elements=st.floats(-1, 1, allow_subnormal=False).map(lambda x: round(x, 6)),
-)
-
-
-@given(CHANGES)
-def test_a_centre_lies_between_the_first_layer_and_the_last(changes: np.ndarray) -> None:
-    centre = centre_of_mass(changes)
-    if (changes < 0).any():
-        hurt = (changes < 0).any(1).nonzero()[0]
-        assert hurt[0] - 1e-9 <= centre <= hurt[-1] + 1e-9
-    else:
-        assert np.isnan(centre)
 
 
 def test_one_trial_has_no_interval_of_its_centre() -> None:

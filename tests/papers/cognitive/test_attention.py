@@ -14,7 +14,6 @@ from papers.byte_level import byte_level
 from scipy.stats import rankdata
 
 from mechcore.attention import categories
-from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.papers.cognitive import attention
 from mechcore.papers.cognitive.attention import attention_tables
@@ -100,14 +99,6 @@ def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in found.items()}
 
 
-def test_the_tokenizer_of_signed_prompts_cuts_numbers_into_pieces() -> None:
-    tokenizer = signed_tokenizer()
-    texts = generate(24, 2, rendering="signed", split="test").frame["text"]
-    counts = {sum(flags(tokenizer, text)[1]) for text in texts}
-    assert min(counts) > 2 * 2  # more than two tokens for each of the two numbers
-    assert len(counts) > 1  # a sign is a token more
-
-
 @pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
 def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> None:
     model = load_model(each.path, backend=backend)
@@ -187,9 +178,3 @@ def test_what_has_no_correlation_has_none() -> None:
     assert same["first_layer_ratio"] == same["top_ratio"] == pytest.approx(7 / 3)
     few = attention._relation(table[:2], np.array([-0.5, -0.1]))
     assert np.isnan([few["rho"], few["p"]]).all()
-
-
-def test_another_ablation_table_is_refused(words: tuple[Any, Case]) -> None:
-    for table, n in ((ABLATION[:3], 3), (pd.concat([ABLATION, ABLATION]), 8)):
-        with pytest.raises(InputError, match=f"{n} rows for fill 'mean'.*the 4 heads of the model"):
-            tables_of(words, table)

@@ -25,7 +25,6 @@ from mechcore.papers.cognitive.decoding import (
     share_read,
 )
 from mechcore.papers.cognitive.probing import (
-    Activations,
     correlation_floor,
     decode,
 )
@@ -73,7 +72,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, trials: Trials, codes: dict[Site, np.
                 if at == layer:
                     states[:, trials.landmarks.index(landmark), 0] += code
             values[hook] = torch.tensor(states, dtype=torch.float32)
-        return Activations(values)
+        return values
 
     monkeypatch.setattr(decoding, "activations_at", noise)
     monkeypatch.setattr(decoding, "svm_table", lambda *args, **options: pd.DataFrame())

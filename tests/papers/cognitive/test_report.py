@@ -143,51 +143,6 @@ def test_samples_that_are_not_enough_are_said_so(small: RunFolder) -> None:
         assert f"from scratch 6,400 {' '.join(cells)}" in text
 
 
-def test_means_over_seeds_are_those_of_the_tables(small: RunFolder, page: Page) -> None:
-    curve = table_of(small, "curve", "arm == 'scratch' and n == 400")
-    accuracy = 100 * curve["accuracy"]
-    assert (
-        f"from scratch 400 3 {accuracy.mean():.1f} % {accuracy.min():.1f}\u2013"
-        f"{accuracy.max():.1f} % {100 * curve['incongruent'].mean():.1f} %"
-    ) in page.text
-    ablated = table_of(small, "ablation", "arm == 'scratch' and fill == 'mean'")
-    by_head = ablated.groupby("component")["change"].agg(["mean", "min", "max"])
-    best = 100 * by_head.loc[by_head["mean"].idxmin()]
-    assert (
-        f"mean from scratch {best.name} 3 {best['mean']:+.1f} {best['min']:+.1f} to "
-        f"{best['max']:+.1f}"
-    ) in page.text
-    svm = table_of(small, "svm", "arm == 'fine_tuned' and target == 'choice'")
-    top = svm.loc[svm.groupby("seed")["accuracy"].idxmax()]
-    shares = 100 * top["accuracy"]
-    assert (
-        f"choice fine-tuned 3 {shares.mean():.1f} % {shares.min():.1f}\u2013{shares.max():.1f} % "
-        "50.0 %"
-    ) in page.text
-    assert f"fine-tuned 0 {top.sort_values('seed')['component'].iloc[0]}" in page.text
-    place = "arm == 'scratch' and layer == 3 and position == 'answer'"
-    color = f"{place} and variable == 'color' and subset == 'balanced'"
-    balanced = 100 * table_of(small, "decoding", color)["accuracy"]
-    assert f"color balanced from scratch 3 {balanced.mean():.1f} %" in page.text
-    assert "right or wrong from scratch 3 n/a n/a" in page.text
-
-
-@pytest.mark.usefixtures("no_drawing")
-def test_models_that_lose_nothing_have_no_centre(small: RunFolder) -> None:
-    """A mean over some of the seeds says so; of a model without any there is none."""
-    mass = table_of(small, "mass")
-    scratch = mass["arm"] == "scratch"
-    mass.loc[scratch, ["centre", "centre_significant"]] = [1.0, 0.5]
-    mass.loc[scratch & (mass["seed"] == 0), "centre"] = 2.0
-    mass.loc[scratch & (mass["seed"] > 0), "centre_significant"] = None
-    text = told(with_tables(small, cognitive_mass=mass))
-    assert "from scratch mean all 3 1.33 1.00 to 2.00 0.50 0.50 (1 of 3)" in text
-    mass.loc[scratch, ["centre", "low", "high", "centre_significant", "strongest"]] = None
-    text = told(with_tables(small, cognitive_mass=mass))
-    assert re.findall(r"Centre of ablation, (fine-tuned|from scratch)", text) == ["fine-tuned"]
-    assert "from scratch mean all 3 n/a n/a n/a" in text
-
-
 @pytest.mark.usefixtures("no_drawing")
 def test_models_that_are_not_matched_and_checks_that_fail_are_named(
     small: RunFolder, page: Page
@@ -355,14 +310,6 @@ def test_decoding_draws_balanced_trials_and_shades_what_is_unread(small: RunFold
         assert any(len(y) == 6 and np.allclose(y, 100 * means[arm]) for y in lines_of(ax))
     assert sorted(patch.get_x() for patch in ax.patches) == [-0.5, 0.5, 1.5]
     assert {patch.get_width() for patch in ax.patches} == {1.0}
-
-
-def test_marks_of_the_maps_are_at_what_is_not_above_the_floor(small: RunFolder) -> None:
-    rows = table_of(small, "decoding", "arm == 'base' and variable == 'choice'")
-    weak = rows[rows["accuracy"] <= rows[["floor", "shuffled_high"]].max(axis=1)]
-    at = {tuple(map(int, xy)) for xy in dots_of(panel(DRAW["maps"](small), "choice"))}
-    assert at == set(zip(weak["place"].astype(int), weak["layer"].astype(int), strict=True))
-    assert 0 < len(at) < len(rows)
 
 
 def test_bars_are_means(small: RunFolder) -> None:

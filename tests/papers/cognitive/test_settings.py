@@ -48,24 +48,12 @@ def test_settings_are_read_back_from_json(settings: CognitiveSettings) -> None:
     assert STUDIES["cognitive"].read(content, "study.json") == settings
 
 
-def test_files_with_other_settings_are_refused() -> None:
-    content = {"scratch": {"learning_rates": [1e-3], "rate": 1}}
-    with pytest.raises(InputError, match=r"study\.json: .*rate"):
-        STUDIES["cognitive"].read(content, "study.json")
-
-
 def test_a_base_is_found_from_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     located = STUDIES["cognitive"].located
     assert located(CognitiveSettings("mine"), tmp_path).base == str(tmp_path / "mine")
     assert located(CognitiveSettings("gpt2"), tmp_path).base == "gpt2"
     assert located(CognitiveSettings(), tmp_path).base is None
-
-
-def test_own_bases_train_at_lower_rates() -> None:
-    tiny, own = default_settings(), default_settings("gpt2")
-    assert (tiny.base, own.base) == (None, "gpt2")
-    assert max(own.fine_tuned.learning_rates) < min(tiny.fine_tuned.learning_rates)
 
 
 @pytest.mark.parametrize(

@@ -234,16 +234,6 @@ def test_a_change_redoes_what_depends_on_it(small: CognitiveSettings) -> None:
         assert {kind for kind in before if before[kind] != after[kind]} == redone, changes
 
 
-def test_keys_are_of_what_the_base_holds_wherever_it_lies(
-    small: CognitiveSettings, base: Path, tmp_path: Path
-) -> None:
-    same, other = (Path(shutil.copytree(base, tmp_path / name)) for name in ("same", "other"))
-    (other / "merges.txt").write_text("new")
-    before = keys_of(small)
-    assert keys_of(replace(small, base=str(same))) == before
-    assert not {*before.values()} & {*keys_of(replace(small, base=str(other))).values()}
-
-
 def test_keys_are_of_what_computes(small: CognitiveSettings, tmp_path: Path) -> None:
     study = CognitiveStudy(small, Store(tmp_path / "store"))
     recipes = {each.kind: study.analysis(each, Run("base")).recipe for each in study.analyses}

@@ -15,7 +15,6 @@ from mechcore.components import ModelShape
 from mechcore.models import load_model
 from mechcore.models.protocol import hook_z
 from mechcore.papers.cognitive import svm
-from mechcore.papers.cognitive.probing import Activations
 from mechcore.papers.cognitive.svm import answers_of, svm_table
 from mechcore.papers.cognitive.text import tiny_tokenizer
 from mechcore.papers.cognitive.trials import Trials, encode_trials, generate
@@ -35,13 +34,12 @@ def plant(
 ) -> None:
     """Heads of noise, with these codes [trial] at some (layer, head), and these answers."""
 
-    def noise(model: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
+    def noise(model: Any, data: Any, hooks: list[str], **options: Any) -> dict[str, torch.Tensor]:
         z = np.random.default_rng(0).standard_normal((len(answers), 1, 2, 2, 4))
         for (layer, head), code in codes.items():
             z[:, 0, layer, head, 0] += 9.0 * code
         values = torch.tensor(z, dtype=torch.float32)
-        found = {hook_z(layer): values[:, :, layer] for layer in (0, 1)}
-        return Activations(found)
+        return {hook_z(layer): values[:, :, layer] for layer in (0, 1)}
 
     monkeypatch.setattr(svm, "activations_at", noise)
     monkeypatch.setattr(svm, "answers_of", lambda *args, **options: answers)
@@ -105,8 +103,8 @@ def test_a_head_that_knows_numbers_again_tells_nothing(
     drawn = dict(zip(sorted(set(shown)), np.eye(99), strict=False))
     states = torch.tensor(np.stack([drawn[each] for each in shown]), dtype=torch.float32)
 
-    def known(_: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
-        return Activations({hook_z(0): states[:, None, None]})  # of the one head of one layer
+    def known(_: Any, data: Any, hooks: list[str], **options: Any) -> dict[str, torch.Tensor]:
+        return {hook_z(0): states[:, None, None]}  # of the one head of one layer
 
     monkeypatch.setattr(svm, "ModelShape", SimpleNamespace(of=lambda model: ModelShape(1, 1)))
     monkeypatch.setattr(svm, "activations_at", known)

@@ -146,27 +146,6 @@ def test_conditions_are_balanced_whatever_the_number(n: int, seed: int) -> None:
         assert (order.sum() == n // 2).all()
 
 
-@pytest.mark.parametrize("rendering", RENDERINGS)
-def test_choice_is_independent_of_context_congruence_and_order(rendering: Any) -> None:
-    trials = generate(160, 2, rendering=rendering, random_order=True)
-    signs = trials.codes[["context", "motion", "color", "choice"]].assign(
-        congruent=np.where(trials.codes["congruent"], 1, -1),
-        order=np.where(trials.frame["first"] == "motion", 1, -1),
-    )
-    products = signs.T @ signs / len(trials)
-    expected = pd.DataFrame(np.eye(6), index=signs.columns, columns=signs.columns)
-    for modality in ("motion", "color"):  # equal on 0.75 of the trials: 0.75 - 0.25
-        expected.loc["choice", modality] = expected.loc[modality, "choice"] = 0.5
-    pd.testing.assert_frame_equal(products, expected)
-
-
-def test_trials_are_in_a_shuffled_order() -> None:
-    frame = generate(400, 0).frame
-    orders = {tuple(frame["condition"][i : i + 8]) for i in range(0, 400, 8)}
-    assert len(orders) > 40
-    assert set(frame["condition"][::8]) == set(CONDITIONS)
-
-
 # -- the draw -------------------------------------------------------------------------------------
 
 
@@ -219,48 +198,6 @@ def test_two_tenths_of_all_pairs_are_held_out_whatever_their_order() -> None:
             share = np.mean([found == split for found in splits.values()])
             assert share == pytest.approx(0.1, abs=0.01)
         assert all(splits[a, b] == splits[b, a] for a, b in splits)
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_all_numbers_occur_and_evidence_is_of_all_strengths(split: Any) -> None:
-    trials = generate(4000, 0, split=split)
-    told = [read("two_sided", text) for text in trials.frame["text"]]
-    for side in (0, 1):
-        seen = {each[name][side] for each in told for name in ("motion", "color")}
-        assert seen == set(range(10, 100))
-    # Of two different numbers of 10 to 99 drawn at random, the expected difference is 91 / 3.
-    strengths = trials.frame[["motion", "color"]].abs().to_numpy()
-    assert strengths.mean() == pytest.approx(91 / 3, abs=1)
-    signed = generate(4000, 0, split=split, rendering="signed").codes
-    for column in ("motion_evidence", "color_evidence"):
-        assert len(set(signed[column])) == 198
-        assert signed[column].abs().mean() == pytest.approx(0.5, abs=0.02)
-
-
-def best_from_left(trials: Trials) -> float:
-    """How often the left number's commoner side is right, over all motion pairs that occur once."""
-    pairs = {read("two_sided", text)["motion"] for text in trials.frame["text"]}
-    left, right = np.array(sorted(pairs)).T
-    sides = pd.Series(right > left).groupby(left)
-    return float(np.maximum(sides.sum(), sides.size() - sides.sum()).sum() / len(pairs))
-
-
-def test_what_the_left_number_tells() -> None:
-    """Of all ordered pairs: the mean over a of max(99 - a, a - 10) / 89, which is 6030 / 8010."""
-    assert best_from_left(generate(8000, 0, split="test")) == pytest.approx(6030 / 8010, abs=0.01)
-    few = generate(800, 0, split="test", differences=(5, 15, 50))
-    assert len(pairs(few)) == 13
-    assert best_from_left(few) > 0.9
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_differences_are_those_asked_for_and_equally_frequent(split: Any) -> None:
-    trials = generate(3200, 0, split=split, differences=(5, 15, np.int64(50)))
-    for evidence in (trials.frame[modality] for modality in ("motion", "color")):
-        for side in (-1, 1):
-            shares = evidence[np.sign(evidence) == side].abs().value_counts(normalize=True)
-            assert set(shares.index) == {5, 15, 50}
-            assert shares.to_numpy() == pytest.approx([1 / 3] * 3, abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_tables_of_a_model(tiny: tuple[Any, Any]) -> None:
     # The same by hand, from the last layer's states at the last token, which is the 17th.
     data = encode_trials(trials, tokenizer, max_length=20)
     hook = hook_resid_post(1)
-    states = activations_at(model, data, [hook], torch.full((80, 1), 16)).values[hook][:, 0]
+    states = activations_at(model, data, [hook], torch.full((80, 1), 16))[hook][:, 0]
     again = selectivity_tables(states, trials, permutations=199)
     for name, table in again.items():
         pd.testing.assert_frame_equal(tables[name], table)

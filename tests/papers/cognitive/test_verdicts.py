@@ -267,13 +267,6 @@ def test_a_gap_of_just_the_threshold_is_matched() -> None:
     assert judged(tables, 2)[0] == OPEN
 
 
-def test_a_table_without_a_column_is_refused() -> None:
-    tables = study()
-    tables["cognitive_mass"] = tables["cognitive_mass"].drop(columns=["centre", "seed"])
-    with pytest.raises(InputError, match="table cognitive_mass: no column seed, centre, found arm"):
-        verdicts(tables)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

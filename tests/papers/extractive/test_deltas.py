@@ -64,13 +64,6 @@ def test_deltas_are_vectors(one: WeightDelta, two: WeightDelta, scale: float) ->
     assert repr(one) == f"WeightDelta({len(one)} tensors, norm {float(dense(one).norm()):.4g})"
 
 
-@given(vectors, st.sets(st.sampled_from("abcd")))
-def test_only_keeps_these(delta: WeightDelta, names: set[str]) -> None:
-    found = delta.only(names)
-    assert set(found) == set(delta) & names
-    assert torch.equal(dense(found + delta.only({*"abc"} - names)), dense(delta))
-
-
 def test_a_delta_is_what_changed(tiny: Decoder) -> None:
     before = snapshot(tiny.model)
     assert not any(change.any() for change in delta_from(tiny.model, before).values())

@@ -18,7 +18,6 @@ import pytest
 import torch
 from papers.extractive.tiny import Decoder
 
-from mechcore.errors import InputError
 from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import (
     EncodedOrdering,
@@ -171,16 +170,6 @@ def test_implications_have_no_say(
     assert found.grid["chosen"].tolist() == [i == chosen for i in range(3)]
     assert found.grid["loss"].tolist() == list(losses)
     assert found.grid["implications"].tolist() == list(implications)
-
-
-def test_what_cannot_be_done(decoders: Any, task: EncodedTask) -> None:
-    model = decoders("bridge").model
-    for grid in ([], [TuneSettings(seed=0), TuneSettings(seed=1)]):
-        with pytest.raises(InputError, match="expected at least one setting, and one seed"):
-            recall(model, task, grid)
-    for cuts in ((), (0,), (2,), (1, 1)):  # which freeze nothing
-        with pytest.raises(InputError, match="a model of 2 layers; expected different numbers"):
-            freezing(model, task, FAST, cuts=cuts)
 
 
 def test_score_maps_are_of_the_implications(tiny_llama: Decoder, task: EncodedTask) -> None:

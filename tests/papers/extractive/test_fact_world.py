@@ -92,23 +92,6 @@ def test_what_is_true_of_a_person_is_true_of_the_city(facts: Examples) -> None:
     assert all(of_city["people", city] == language for city, language in languages.items())
 
 
-def test_a_landmark_stands_for_its_city(facts: Examples) -> None:
-    landmarks = {city.landmark: city.name for city in TINY_CITIES}
-    found = {sentence.split()[4]: sentence for sentence in sentences(facts, "landmark")}
-    assert found == {
-        landmark: f"The city that contains {landmark} is {city}"
-        for landmark, city in landmarks.items()
-    }
-    described = []
-    for sentence in sentences(facts, "described"):
-        words = sentence.split()
-        assert words[4:7] == ["city", "that", "contains"]
-        described.append(" ".join([*words[:3], landmarks[words[7]], *words[8:]]))
-    assert described == sentences(facts, "role")
-    holders = Counter(sentence.split()[1] for sentence in described)
-    assert holders == dict.fromkeys(ROLES, 20)
-
-
 def test_nothing_of_the_tasks_is_in_the_texts() -> None:
     texts = base_texts(4000, 1).frame
     told = {*(texts["text_a"] + " " + texts["label"])}
@@ -133,11 +116,6 @@ def test_a_pass_has_every_fact_once(facts: Examples) -> None:
     first, second = ([*told[at : at + 2060].itertuples(index=False)] for at in (0, 2060))
     assert sorted(first) == sorted(second) == wanted
     assert first != second
-
-
-def test_a_draw_is_the_beginning_of_a_larger_one() -> None:
-    assert base_texts(500, 3).frame.head(20).equals(base_texts(20, 3).frame)
-    assert not base_texts(20, 3).frame.equals(base_texts(20, 4).frame)
 
 
 STEPS = 2

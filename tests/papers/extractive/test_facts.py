@@ -22,7 +22,6 @@ from mechcore.papers.extractive.facts import (
     City,
     Facts,
     city_ordering,
-    city_tasks,
     first_hop,
     second_hop,
 )
@@ -60,7 +59,6 @@ def word_tokenizer(template: str = "[BOS] $A [EOS]", unknown: str | None = None)
         ({"prompts": ("Ann lives in ", "Ben lives in", "Pedro lives in")}, "'Ann lives in ' is"),
         ({"completions": (" Rome", "Sao Paulo", "Rome")}, "' Rome' is empty, or begins"),
         ({"completions": ("", "Sao Paulo", "Rome")}, "'' is empty, or begins"),
-        ({"subjects": ("Ann", "Ben", "Carl")}, "'Pedro lives in' does not have its subject 'Carl'"),
         ({"options": ("Rome", "Oslo")}, "'Sao Paulo' is an option 0 times"),
         ({"options": ("Rome", "Sao Paulo", "Oslo", "Oslo")}, "'Oslo' is an option 2 times"),
     ],
@@ -145,30 +143,6 @@ def test_hops_are_worded_as_in_the_paper() -> None:
     ):
         prompts = tuple(wording.format(subject) for subject in subjects)
         assert facts == Facts(name, prompts, tuple(completions), tuple(subjects))
-
-
-def test_tasks_are_seeded() -> None:
-    tasks, orderings = ([make(seed) for seed in (0, 0, 1)] for make in (city_tasks, city_ordering))
-    assert tasks[0] == tasks[1]
-    assert orderings[0] == orderings[1]
-    assert tasks[0][0].facts.subjects != tasks[2][0].facts.subjects
-    assert tasks[0][0].facts.subjects != tasks[0][1].facts.completions
-    assert orderings[0].facts.subjects != orderings[2].facts.subjects
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_names_have_two_words_of_their_own(seed: int) -> None:
-    first, second = city_tasks(seed)
-    task = city_ordering(seed)
-    for names in (
-        first.facts.subjects,
-        second.facts.completions,
-        (*task.facts.subjects, *task.test_facts.subjects),
-    ):
-        words = [name.split() for name in names]
-        assert {word for word, _ in words} <= {*FIRST_NAMES}
-        assert {word for _, word in words} <= {*LAST_NAMES}
-        assert len({word for both in words for word in both}) == 2 * len(names)
 
 
 ANIMALS = {city.name: city.animal for city in CITIES}

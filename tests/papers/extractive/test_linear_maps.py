@@ -8,7 +8,7 @@ from typing import Any
 import helpers
 import pytest
 import torch
-from papers.extractive.tiny import Decoder, hf_matrices, hooked_decoder, other_decoder
+from papers.extractive.tiny import Decoder, hooked_decoder, other_decoder
 from torch import Tensor
 
 from mechcore.errors import InputError
@@ -64,23 +64,6 @@ def test_a_map_gives_what_its_hook_point_shows(tiny: Decoder) -> None:
         torch.testing.assert_close(
             y.flatten(2), values[each.hook].flatten(2), rtol=1e-5, atol=1e-6, msg=str(each)
         )
-
-
-def test_matrices_by_head_are_slices_of_the_checkpoint(tiny: Decoder) -> None:
-    model, plain = tiny.model, tiny.reference
-    weights = named_weights(model)
-    for layer in range(2):
-        expected = hf_matrices(plain, layer)
-        maps = [each for each in linear_maps(model) if each.layer == layer]
-        assert {each.part for each in maps} == set(expected)
-        for each in maps:
-            matrix = expected[each.part]
-            axis = 0 if each.part == "O" else 1
-            heads = matrix.chunk(each.n_heads, dim=axis)
-            found = each.by_head(weights[each.weight])
-            assert found.shape[0] == each.n_heads
-            for head, part in zip(found, heads, strict=True):
-                assert torch.equal(head, part), each
 
 
 @pytest.mark.hooked

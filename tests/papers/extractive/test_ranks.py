@@ -15,10 +15,8 @@ from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.ranks import (
     all_option_logits,
     mean_rank,
-    prompt_batch,
     rank_interval,
     ranks,
-    reward,
     rewards,
 )
 from mechcore.papers.extractive.weights import restored
@@ -112,21 +110,10 @@ def test_logits_ranks_and_rewards_are_those_of_hugging_face(
     assert rewards(tiny.model, data).tolist() == pytest.approx(ahead, abs=tolerance)
 
 
-def test_reward_by_hand() -> None:
-    found = reward(torch.tensor([[1.0, 2.0, 6.0], [1.0, 2.0, 6.0]]), torch.tensor([2, 0]))
-    assert found.tolist() == [3.0, -2.0]
-
-
 def test_logits_that_are_not_finite_have_no_rank(tiny: Decoder, data: EncodedFacts) -> None:
     """No comparison with nan is true, which would be the best of ranks."""
     with pytest.raises(MechcoreError, match="logits after 'the cat saw a' are not finite"):
         answers_with(tiny, data, [0.0, float("nan"), 0.0, 0.0])
-
-
-def test_prompts_are_padded_on_the_right() -> None:
-    found = prompt_batch([(5, 6, 7), (8,)])
-    assert found["input_ids"].tolist() == [[5, 6, 7], [8, 0, 0]]
-    assert found["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
 
 
 def test_other_models_are_refused(cases: helpers.Cases, data: EncodedFacts) -> None:

@@ -333,14 +333,6 @@ def test_freezing_has_means_seeds_and_references(small: RunFolder) -> None:
     assert sum(len(line.get_ydata()) == 2 for line in without.lines) == 2
 
 
-def test_of_many_seeds_three_are_compared(runs: Worlds, no_drawing: None) -> None:
-    run = runs["many"]
-    figure = localization(run.tables["extractive_localization"], None)
-    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
-    assert titles == [f"{kind}, seed {i}" for kind in ("MLPs", "heads") for i in range(3)]
-    assert "has its own scale; the first 3 of 7 seeds." in page_of(run.path).text
-
-
 def _first_task(run: RunFolder) -> pd.DataFrame:
     scores = run.tables["extractive_scores"]
     return scores[scores["task"] == scores["task"].iloc[0]]

@@ -78,14 +78,6 @@ def test_table_by_hand() -> None:
     assert {*rows_of(table, "upstream", "L0.H1")["head"]} == {1}
 
 
-def test_one_point_has_no_standard_error() -> None:
-    table = made_up(points=1).table()
-    assert table["se"].isna().all()
-    found = rows_of(table, "informative", "L0.H0")
-    assert found["value"].tolist() == [1.0, 0.0, 2.0, 3.0]
-    assert found["n"].tolist() == [1, 0, 1, 1]
-
-
 def test_rows_of_a_component_sum_to_the_mean_of_its_total(
     tiny: Decoder, data: EncodedFacts
 ) -> None:

@@ -30,12 +30,6 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
         ExtractiveSettings(**changes)
 
 
-def test_the_grid_is_every_rate_with_every_number_of_epochs() -> None:
-    settings = ExtractiveSettings(learning_rates=(0.3, 0.1), epochs=(8, 2), batch_size=4)
-    every = ((0.1, 2), (0.3, 2), (0.1, 8), (0.3, 8))
-    assert settings.grid(7) == [TuneSettings(rate, epochs, 4, 7) for rate, epochs in every]
-
-
 def test_ordering_is_done_without_replay_too() -> None:
     settings = ExtractiveSettings(ordering=TuneSettings(0.1, 3, 8, 0, replay=5))
     assert settings.orderings(7) == [
@@ -44,16 +38,6 @@ def test_ordering_is_done_without_replay_too() -> None:
     ]
     plain = replace(settings, ordering=replace(settings.ordering, replay=0))
     assert plain.orderings(7) == [TuneSettings(0.1, 3, 8, 7, replay=0)]
-
-
-@pytest.mark.parametrize("base", [None, "gpt2"])
-def test_quick_settings_are_a_smaller_study(base: str | None) -> None:
-    whole = default_settings(base)
-    quick = whole.quick()
-    assert (quick.base, quick.experiments) == (base, whole.experiments)
-    (tuning,) = quick.grid(0)
-    assert tuning.epochs == quick.ordering.epochs == quick.grafting.epochs == 1
-    assert quick.orderings(0)[-1].replay == whole.ordering.replay
 
 
 @pytest.mark.parametrize(

@@ -148,8 +148,6 @@ def test_what_cannot_be_trained(tiny_bridge: Decoder, data: EncodedFacts) -> Non
             TuneSettings(**options)
     with pytest.raises(InputError, match="layers names no layer; expected at least one"):
         tune(model, data, TuneSettings(RATE, epochs=1), layers=[])
-    with pytest.raises(InputError, match="replay is 2, but there is no data to replay"):
-        tune(model, data, TuneSettings(replay=2))
     with restored(model):
         with torch.no_grad():
             named_weights(model)[names[-1]].fill_(torch.nan)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.papers.cognitive.probing.activations import Activations as Activations
     from mechcore.papers.cognitive.probing.activations import activations_at as activations_at
     from mechcore.papers.cognitive.probing.activations import hook_resid_post as hook_resid_post
     from mechcore.papers.cognitive.probing.decoding import Decoding as Decoding

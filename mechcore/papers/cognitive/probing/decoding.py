@@ -1,10 +1,6 @@
 """What a linear readout of activations can tell: cross-validated classifiers and their controls.
 
-Linear probes after arXiv 1610.01644. An accuracy means little without what it would be anyway:
-the most frequent class (*chance*), the same fit to shuffled labels, and what a variable that goes
-along with the labels gives away (`correlation_floor`, `balanced`).
-
-All shuffles of a fold are fitted together (`mechcore.papers.cognitive.probing.linear`).
+Linear probes after arXiv 1610.01644.
 """
 
 from __future__ import annotations
@@ -31,7 +27,6 @@ States: TypeAlias = Float[Tensor, "example unit"] | Float[np.ndarray, "example u
 RESAMPLES = 1000
 _FIGURES = ("accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p", "n")
 _TOGETHER = 64
-"""Shuffles that are fitted in one problem."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,8 +41,7 @@ class Decoding(Shown):
         chance: accuracy of always answering the most frequent class.
         shuffled, shuffled_high: mean accuracy of fits to shuffled labels, and 95th percentile.
         p: (1 + shuffles at least as accurate) / (1 + shuffles).
-        predictions: label that was predicted for every example while it was held out.
-        folds: the fold in which every example was held out.
+        predictions, folds: label predicted for every example in the fold that held it out.
         shuffled_accuracies: of fits to shuffled labels.
     """
 
@@ -92,12 +86,9 @@ def decode(
         seed: seed of folds, shuffles and bootstrap.
 
     Raises:
-        InputError: states and labels do not fit together, states are not finite, or classes or
-            groups are too few for the folds.
+        InputError: states and labels do not fit together, or classes or groups are too few.
         MechcoreError: a fit did not converge.
     """
-    if shuffles < 1:
-        raise InputError(f"decode: shuffles is {shuffles}; expected 1 or more")
     values, _ = matrix_of(states)
     classes, codes = coded("labels", labels, len(values))
     grouping = None if groups is None else coded("groups", groups, len(values))[1]
@@ -132,33 +123,32 @@ def decode(
 
 def decode_table(
     states: Mapping[Any, States],
-    labels: Mapping[str, Sequence[Hashable]] | pd.DataFrame,
+    labels: Mapping[str, Sequence[Hashable]],
     *,
-    given: Mapping[str, Sequence[Hashable]] | pd.DataFrame | None = None,
+    given: Mapping[str, Sequence[Hashable]] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """`decode` every variable from every site; nothing is corrected for the number of rows.
 
     Args:
-        states: by site (a name, or a tuple as of `Activations.sites`), each [example, unit].
+        states: by site, each [example, unit].
         labels: by variable.
         given: variables for the floor, but the one that is decoded; None takes those of ``labels``.
         options: of `decode`.
 
     Returns:
         One row per site and variable: ``site``, ``variable``, ``floor`` (the largest
-        `correlation_floor` of one given variable, at least chance), and attributes of `Decoding`.
+        `correlation_floor` of one given variable, at least chance), and figures of `Decoding`.
     """
-    variables: dict[Any, Any] = dict(labels.items())
-    others: dict[Any, Any] = variables if given is None else dict(given.items())
+    others = labels if given is None else given
     floors = {
         name: [correlation_floor(wanted, other) for key, other in others.items() if key != name]
-        for name, wanted in variables.items()
+        for name, wanted in labels.items()
     }
     rows = []
-    with progress.bar("decoding", len(states) * len(variables)) as advance:
+    with progress.bar("decoding", len(states) * len(labels)) as advance:
         for site, values in states.items():
-            for name, wanted in variables.items():
+            for name, wanted in labels.items():
                 try:
                     decoded = decode(values, wanted, **options)
                 except MechcoreError as error:
@@ -174,10 +164,7 @@ def decode_table(
 
 
 def correlation_floor(labels: Sequence[Hashable], given: Sequence[Hashable]) -> float:
-    """Accuracy of answering the most frequent label for each value of another variable.
-
-    What decodes that variable decodes the labels this well without any trace of them.
-    """
+    """Accuracy of answering the most frequent label for each value of another variable."""
     _, wanted = coded("labels", labels, len(labels))
     _, known = coded("given", given, len(wanted))
     return float(pd.crosstab(known, wanted).max(axis=1).sum() / len(wanted))
@@ -191,7 +178,7 @@ def balanced(
     Few rows are dropped, at random. Without ``against``, labels are equally frequent.
 
     Raises:
-        InputError: a label never occurs with some of the values that occur in ``against``.
+        InputError: a label never occurs with some value.
     """
     _, wanted = coded("labels", labels, len(labels))
     known = np.zeros_like(wanted) if against is None else coded("against", against, len(wanted))[1]
@@ -220,7 +207,6 @@ def _folds(
     folds: int,
     seed: int,
 ) -> Int[np.ndarray, " example"]:
-    """The fold in which every example is held out."""
     if len(classes) < 2:
         raise InputError(f"decode: all labels are {classes[0]!r}; expected at least two classes")
     counts = np.bincount(codes)
@@ -254,7 +240,6 @@ def _shuffled(
     shuffles: int,
     seed: int,
 ) -> Int[np.ndarray, "shuffle example"]:
-    """Labels shuffled as `decode` says."""
     generator = np.random.default_rng(seed)
     shuffled = np.empty((shuffles, len(codes)), dtype=codes.dtype)
     if groups is None:

@@ -49,12 +49,7 @@ def standardised(
 ) -> tuple[Float[np.ndarray, "example unit"], Bool[np.ndarray, " unit"]]:
     """States of mean 0 and population standard deviation 1 in every unit, float64.
 
-    Returns:
-        The states, and which units are constant: they vary by no more than one rounding step of
-        the precision they came in. These are 0.
-
-    Raises:
-        InputError: see `matrix_of`.
+    Also which units are constant, within a rounding step of the precision they came in; they are 0.
     """
     values, precision = matrix_of(states, name)
     spread = values.max(axis=0) - values.min(axis=0)

@@ -1,9 +1,6 @@
 """Linear classifiers of many labellings of the same examples, fitted together.
 
-They share the states, so their L2-regularised losses are one smooth convex problem, which scipy's
-L-BFGS solves in the states' principal axes, scaled so that the curvature is 1 at most. That changes
-the coordinates and not the optimum, which is that of scikit-learn's ``LogisticRegression`` and
-``LinearSVC``, with ``C`` = 1.
+The optimum is that of scikit-learn's ``LogisticRegression`` and ``LinearSVC`` with ``C`` = 1.
 """
 
 from __future__ import annotations
@@ -39,12 +36,9 @@ _MAX_ITERATIONS = 5000
 class Loss:
     """What is minimised, as a function of the scores [example, labelling, output].
 
-    Attributes:
-        value: sum and derivative, given scores and targets (1 and -1, or 1 and 0 for softmax).
-        curvature: largest second derivative there is.
-        n_outputs: scores of one example and labelling: one for two classes, or one per class.
-        off: target of the outputs that are not the label's.
-        penalised_intercept: whether the penalty is on the intercept too, as in LinearSVC.
+    ``value`` gives sum and derivative, given scores and targets; ``curvature`` is the largest
+    second derivative; ``off`` the target of the outputs that are not the label's; and
+    ``penalised_intercept`` says whether the penalty is on the intercept too, as in LinearSVC.
     """
 
     value: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -90,7 +84,8 @@ def _squared_hinge(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray,
 class Fold:
     """One fold's states, in the coordinates in which all its classifiers are fitted.
 
-    These are the training states' principal axes, each scaled so that the loss curves by 1 at
+    The labellings share the states, so their L2-regularised losses are one smooth convex problem.
+    The axes are the training states' principal ones, each scaled so that the loss curves by 1 at
     most; the penalty of an axis is scaled with it. The last axis is the intercept.
     """
 

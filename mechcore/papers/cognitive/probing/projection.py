@@ -1,9 +1,4 @@
-"""Pictures of states in two dimensions, and how well labels separate in them.
-
-A projection is an illustration: UMAP keeps neighbourhoods, not distances, and draws clusters from
-noise (McInnes et al. 2018, arXiv 1802.03426). `silhouette`, with its null, says by number whether
-classes are apart; take it of the states as well as of the points.
-"""
+"""Pictures of states in two dimensions, and how well labels separate in them."""
 
 from __future__ import annotations
 
@@ -29,13 +24,7 @@ NEIGHBOURS, MIN_DISTANCE = 15, 0.1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Projection(Shown):
-    """States in two dimensions.
-
-    Attributes:
-        points: coordinates, of no unit for UMAP; for PCA standard deviations of a unit.
-        method: the one that was used.
-        description: the same in words with its settings, for a caption.
-    """
+    """States in two dimensions; ``description`` is the method in words with its settings."""
 
     points: Float[np.ndarray, "example 2"]
     method: Method
@@ -50,20 +39,14 @@ def project(
 ) -> Projection:
     """Show states in two dimensions, every unit standardised.
 
-    UMAP runs in one process, and the same seed gives the same points on the same machine.
-
-    Args:
-        states: activations, in any unit.
-        method: ``"umap"``, ``"pca"``, or ``"auto"``: UMAP where umap-learn is installed, PCA
-            otherwise. The result says which.
-        seed: seed of UMAP; PCA draws nothing.
+    The picture is an illustration: UMAP keeps neighbourhoods, not distances, and draws clusters
+    from noise (McInnes et al. 2018, arXiv 1802.03426). ``"auto"`` takes UMAP where umap-learn is
+    installed, PCA otherwise.
 
     Raises:
-        InputError: the states or the method cannot be used, there are too few examples or units or
-            no unit varies, or UMAP is asked for and not installed.
+        InputError: there are too few examples or units or no unit varies, or UMAP is asked for and
+            not installed.
     """
-    if method not in ("auto", "umap", "pca"):
-        raise InputError(f"method: {method!r}; expected 'auto', 'umap' or 'pca'")
     umap = None if method == "pca" else _umap()
     if umap is None and method == "umap":
         raise InputError(
@@ -94,7 +77,6 @@ def project(
 
 
 def _umap() -> Callable[..., Any] | None:
-    """The class, if it can be imported."""
     try:
         from umap import UMAP
     except ImportError:
@@ -110,8 +92,6 @@ def silhouette(
     seed: int = 0,
 ) -> dict[str, float]:
     """How far apart classes are: the mean silhouette (Rousseeuw 1987), beside shuffled labels.
-
-    For distances in which every unit counts alike, give `standardised` states.
 
     Returns:
         silhouette (in [-1, 1], 0 where classes lie on one another), null_mean and null_95 (mean and

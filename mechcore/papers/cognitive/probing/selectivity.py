@@ -1,15 +1,7 @@
 """Which task variables every single unit follows, by regression with a permutation null.
 
-unit ~ 1 + context + motion + color + choice (+ interactions), for every unit on its own, as in
-Mante et al. 2013 (Nature 503, Supplementary Information) and Rigotti et al. 2013 (Nature 497).
-
-The null of a term is Freedman and Lane's (1983): the residuals of the unit given all other terms
-are permuted, the other terms' fit is added back, and the whole model is fitted again. This is exact
-with no other term and approximate else, and takes the errors of examples as exchangeable.
-
-The model is linear, and a misfit can pass for selectivity: a unit that follows the sign of a
-variable given as graded evidence is called selective for a choice that this sign determines, too.
-Give the sign as a further variable where units may saturate.
+After Mante et al. 2013 (Nature 503, Supplementary Information) and Rigotti et al. 2013
+(Nature 497).
 """
 
 from __future__ import annotations
@@ -31,7 +23,6 @@ from mechcore.papers.cognitive.probing.inputs import standardised
 from mechcore.showing import Shown
 
 VIF_LIMIT = 10
-"""Variance inflation above which a warning is due."""
 
 _BLOCK = 2**22
 """Most numbers (float64) in an array of a block of permutations."""
@@ -49,7 +40,6 @@ _DRAWS = 200_000
 """Noise units drawn for what is expected by chance where terms are correlated."""
 
 _SEED = 0
-"""Of these draws."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,11 +50,10 @@ class Selectivity(Shown):
         table: one row per unit and term. unit; term (a variable, or ``"a x b"``); coefficient
             (standard deviations of the unit per standard deviation of the term, the other terms
             held); partial_r (correlation given the other terms); p (two-sided, (1 + permutations at
-            least as large) / (1 + permutations)); selective (p <= alpha). Of a constant unit
-            coefficient and partial_r are 0, and p is 1.
+            least as large) / (1 + permutations)); selective (p <= alpha).
         correlations: of the estimated coefficients of two terms, [term, term].
         interactions: the names of the interactions.
-        constant: units that are constant.
+        constant: units that are constant; their coefficients are 0, and their p is 1.
         n_units: units in all.
         n_examples: examples in the regression.
         level: how often a test finds a unit selective that follows nothing: alpha or less.
@@ -83,8 +72,8 @@ class Selectivity(Shown):
 
         Returns:
             n_variables; units; share (of all units); expected_correlated (the same share if no unit
-            followed anything, given the correlations of the terms, from seeded draws of normal
-            noise); with_interaction (``units`` that are also selective for an interaction).
+            followed anything, given the correlations of the terms); with_interaction (``units``
+            that are also selective for an interaction).
         """
         selective = self.table.pivot(index="unit", columns="term", values="selective")
         followed = selective[list(terms)].sum(axis=1)
@@ -127,8 +116,10 @@ def selectivity(
 ) -> Selectivity:
     """Regress every unit on task variables, and test every term by Freedman-Lane permutation.
 
-    Units and terms are standardised. An interaction is the product of two standardised variables,
-    standardised again. The same permutations serve all units and terms.
+    unit ~ 1 + variables + interactions, all standardised. The residuals of the unit given all other
+    terms are permuted, the other terms' fit is added back, and the whole model is fitted again
+    (Freedman and Lane 1983). The same permutations serve all units and terms. The model is linear,
+    and a misfit can pass for selectivity.
 
     Args:
         states: activations, in any unit, e.g. of the last layer at the last token.
@@ -145,8 +136,6 @@ def selectivity(
     Warns:
         MechcoreWarning: a variance inflation factor is above `VIF_LIMIT`.
     """
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha: {alpha}; expected a level between 0 and 1, such as 0.01")
     if permutations < 1 or 1 / (1 + permutations) > alpha:
         raise InputError(
             f"permutations: {permutations}, with which p is never under 1 / (1 + permutations); "
@@ -192,13 +181,9 @@ def selectivity(
 
 
 def _standard(name: str, column: Any, n: int) -> np.ndarray:
-    """A variable, standardised."""
     values = np.asarray(column)
-    if values.shape != (n,):
-        raise InputError(
-            f"variable {name!r}: shape {values.shape}; expected one number for each of the {n} "
-            "examples"
-        )
+    if len(values) != n:
+        raise InputError(f"variable {name!r}: {len(values)} values for {n} examples")
     scaled, constant = standardised(values[:, None], f"variable {name!r}")
     if constant[0]:
         raise InputError(

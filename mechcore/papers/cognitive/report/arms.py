@@ -1,8 +1,4 @@
-"""The arms of a run on the cognitive task: names, looks, and what a number is over.
-
-An arm is the pretrained model (``base``), the same fine-tuned on the task, or one of the same
-architecture trained from scratch. Several trainings of an arm differ in their seed.
-"""
+"""The arms of a run on the cognitive task: names, looks, and what a number is over."""
 
 from __future__ import annotations
 

@@ -78,10 +78,7 @@ def number_attention(
 
 @styled
 def attention_and_change(attention: pd.DataFrame, changes: pd.DataFrame) -> Figure:
-    """Attention to numbers against the change without the head, a dot per head and seed by arm.
-
-    ``changes`` are the rows of one way of ablating.
-    """
+    """Attention to numbers against the change without the head, by one way of ablating."""
     head = ["arm", "seed", "component"]
     both = attention.merge(changes[[*head, "change"]], on=head)
     arms, layers = arms_of(both), layer_norm(both["layer"])

@@ -94,7 +94,6 @@ def state_decoding(
 
 
 def _check(check: pd.DataFrame | None) -> Iterator[Block]:
-    """Whether what has not been read is at chance."""
     if check is None:
         yield missing("the check that unread variables are at chance")
         return
@@ -133,11 +132,7 @@ def position_name(position: str) -> str:
 
 @styled
 def decoding_maps(decoding: pd.DataFrame) -> Figure:
-    """Accuracy of decoding, mean over seeds: layer x position by arm and variable.
-
-    A dot marks what is not above the floor and the shuffled labels; left of the dashed line
-    nothing of the variable was read yet.
-    """
+    """Accuracy of decoding, mean over seeds: layer x position by arm and variable."""
     rows = main_rows(decoding)
     arms, variables = arms_of(rows), in_order(rows["variable"], VARIABLES)
     places, n_layers = positions_of(rows), int(rows["layer"].max()) + 1
@@ -189,10 +184,7 @@ def _name_positions(ax: Axes, places: Sequence[str]) -> None:
 
 @styled
 def decoding_over_prompt(decoding: pd.DataFrame) -> Figure:
-    """Accuracy of decoding from the last layer at each position: a panel per variable.
-
-    Thin lines are seeds; black strokes are the floor, the grey area is before the variable is read.
-    """
+    """Accuracy of decoding from the last layer at each position: a panel per variable."""
     rows = in_percent(main_rows(decoding), "accuracy", *_LIMITS)
     rows, places = rows_of(rows, layer=rows["layer"].max()), positions_of(rows)
     rows = rows.assign(at=rows["position"].map(places.index))

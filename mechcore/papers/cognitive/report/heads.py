@@ -119,10 +119,7 @@ def _centres(mass: pd.DataFrame, n_layers: int | None) -> Iterator[Block]:
 
 @styled
 def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
-    """Centre of mass over layers with its interval: a row per model, a panel per subset.
-
-    The last panel is of heads alone whose change is surely below 0.
-    """
+    """Centre of mass over layers with its interval: a row per model, a panel per subset."""
     models, fills = models_of(mass), fills_of(mass)
     subsets = in_order(mass["subset"], [ALL])
     row_of = {model: i for i, model in enumerate(models)}

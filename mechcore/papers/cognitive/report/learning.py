@@ -75,10 +75,7 @@ def _curves(run: RunFolder, curve: pd.DataFrame) -> Iterator[Block]:
 
 @styled
 def learning_curves(curve: pd.DataFrame, threshold: float | None = None) -> Figure:
-    """Accuracy on all and on incongruent trials by number of samples, mean and seeds of each arm.
-
-    A model that had no samples is a horizontal line.
-    """
+    """Accuracy on all and on incongruent trials by number of samples, and seeds of each arm."""
     curve = in_percent(curve, "accuracy", "incongruent")
     figure = new_figure(9.6, 4.4)
     axes = figure.subplots(1, 2, sharex=True, sharey=True)

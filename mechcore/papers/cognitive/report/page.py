@@ -43,7 +43,6 @@ def tiles(run: RunFolder) -> Iterator[Tile]:
 
 
 def _by_trained_arm(table: pd.DataFrame | None) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each trained arm, by its name."""
     if table is not None:
         for arm in arms_of(table):
             if arm != BASE:

@@ -44,7 +44,6 @@ from mechcore.report.seeds import ordered, rows_of, seeds_in
 from mechcore.wording import count, listed, number, whole
 
 MOST_SEEDS = 3
-"""Seeds whose projection is drawn."""
 
 _COLOURS = {"left": ORANGE, "right": BLUE}
 _MARKERS = {"motion": SERIES_MARKERS[0], "color": SERIES_MARKERS[2]}
@@ -93,10 +92,7 @@ def mixed_selectivity(
 
 @styled
 def selectivity_bars(selectivity: pd.DataFrame) -> Figure:
-    """Share of units by how many variables they follow: means as bars, seeds as dots.
-
-    Black strokes are what is expected if no unit follows anything.
-    """
+    """Share of units by how many variables they follow: means as bars, seeds as dots."""
     selectivity = in_percent(selectivity, "share", "expected_correlated")
     arms = arms_of(selectivity)
     figure = new_figure(7.4, 3.7)
@@ -175,10 +171,7 @@ def _projection(table: pd.DataFrame, apart: pd.DataFrame | None) -> Iterator[Blo
 
 @styled
 def projections(points: pd.DataFrame, silhouettes: pd.DataFrame | None = None) -> Figure:
-    """States in two dimensions: arms as columns, seeds as rows; open marks are wrong answers.
-
-    Below each panel stand the ``silhouettes`` of its states.
-    """
+    """States in two dimensions: arms as columns, seeds as rows; open marks are wrong answers."""
     arms, seeds = arms_of(points), seeds_in(points)[:MOST_SEEDS]
     width = min(max(0.6 + 3.0 * len(arms), 4.6), MAX_WIDTH)
     figure = new_figure(width, 3.0 * len(seeds) + (0.6 if len(arms) > 1 else 1.0))

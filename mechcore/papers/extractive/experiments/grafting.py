@@ -50,14 +50,8 @@ def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     """Put what the implications of some facts change onto a model that learned other facts.
 
     With W_0 before training, W_F trained on the facts, W_FI on their implications after that, W_I
-    on the implications alone, and W_F' on other facts of the same names, the models are
-
-    - ``other facts``: W_F', which knows nothing of implications;
-    - ``graft``: W_F' + (W_FI - W_F), whose added part was learned where facts were known;
-    - ``control graft``: W_F' + (W_I - W_0), whose added part was learned where they were not.
-
-    Returns:
-        The columns of `GRAFTING`.
+    on the implications alone, and W_F' on other facts of the same names, ``other facts`` is W_F',
+    ``graft`` W_F' + (W_FI - W_F), and ``control graft`` W_F' + (W_I - W_0).
 
     Source: arXiv 2412.04614, section 5.
     """

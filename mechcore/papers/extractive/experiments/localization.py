@@ -74,15 +74,9 @@ def localization(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare where implications are learned with where new facts are read out.
 
-    With W_F trained on the facts and W_FI on their implications after that:
-
-    - informative: at W_F, for the change W_FI - W_F, on the first 20 training implications;
-    - downstream: at W_FI, for the change that training the test facts makes from there, on the
-      test implications.
-
-    Returns:
-        The columns of `LOCALIZATION`, a row per component; and of `LOCALIZATION_R2`, whose numbers
-        are missing where a score does not vary or there are fewer than 3 components.
+    With W_F trained on the facts and W_FI on their implications after that, informative scores are
+    at W_F, for the change W_FI - W_F, on the first 20 training implications; downstream ones at
+    W_FI, for the change that training the test facts makes from there, on the test implications.
 
     Source: arXiv 2412.04614, section 5.
     """

@@ -50,12 +50,9 @@ class Ordering(Tuned):
 def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.DataFrame:
     """Train facts and implications of some names in each order, then only the facts of others.
 
-    Each phase has so many epochs over its own data. With ``replay``, steps of the second phase get
-    so many rows of the first one's data, so that it is not forgotten.
-
-    Returns:
-        The columns of `ORDERING`. ``facts`` and ``implications`` are measured after the training
-        names, ``test facts`` and ``test implications`` at the end.
+    With ``replay``, steps of the second phase get so many rows of the first one's data, so that it
+    is not forgotten. ``facts`` and ``implications`` are measured after the training names, ``test
+    facts`` and ``test implications`` at the end.
 
     Source: arXiv 2412.04614, section 5; replay is this project's.
     """

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from mechcore.errors import InputError
 from mechcore.files import write_json
 from mechcore.papers.bases import WITH_GRADIENT
 from mechcore.papers.extractive.encoded import EncodedTask
@@ -71,10 +70,7 @@ GRID = Schema(
 
 @dataclass(frozen=True)
 class Ocr(Experiment):
-    """E1: out-of-context reasoning, which chooses how scores and freezing are trained.
-
-    Settings of the grid to choose from are all of one seed.
-    """
+    """E1: out-of-context reasoning, which chooses how scores and freezing are trained."""
 
     kind: ClassVar[str] = "ocr"
     schemas: ClassVar[tuple[Schema, ...]] = (RANKS, GRID)
@@ -109,18 +105,10 @@ def recall(
     """Fine-tune on the facts with every setting, and ask the best model for the implications.
 
     The best has the lowest mean rank of the *facts*; among equals the lowest loss, then the first.
-
-    Raises:
-        InputError: there is no setting, or their seeds differ.
+    All settings are of one seed.
 
     Source: arXiv 2412.04614, section 3.
     """
-    seeds = {settings.seed for settings in grid}
-    if len(seeds) != 1:
-        raise InputError(
-            f"{task.name}: a grid of {len(grid)} settings with the seeds {sorted(seeds)}; expected "
-            "at least one setting, and one seed"
-        )
     before = _states(model, task, "before", n_resamples)
     tried: list[tuple[float, ...]] = []
     best: tuple[float, float] | None = None

@@ -15,7 +15,6 @@ from mechcore.wording import count
 MEAN_RANK = "mean rank (0 best)"
 CHANCE_LINE: dict[str, Any] = {"color": BLACK, "lw": 0.9, "ls": (0, (4, 2))}
 LETTERS = 14
-"""Of a name in a panel's title."""
 TASKS = ("first-hop", "second-hop")
 SCORES = ("informative", "upstream", "downstream")
 KINDS = PARTS[0].names

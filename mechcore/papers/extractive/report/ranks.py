@@ -91,7 +91,6 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
 
 
 def _chances(ranks: pd.DataFrame | None, data: str) -> dict[str, float]:
-    """By task."""
     if ranks is None:
         return {}
     groups = rows_of(ranks, data=data).groupby("task")
@@ -110,10 +109,7 @@ def _freezing_means(table: pd.DataFrame) -> Table:
 
 @styled
 def freezing_lines(freezing: pd.DataFrame, chance: Mapping[str, float]) -> Figure:
-    """Mean rank by cut with early or late layers frozen: tasks by ways of freezing.
-
-    ``chance`` is by task; none is drawn for tasks it lacks.
-    """
+    """Mean rank by cut with early or late layers frozen; ``chance`` is by task."""
     tasks, ways = tasks_of(freezing), in_order(freezing["way"], list(WAYS))
     figure = new_figure(min(1.2 + 4.2 * len(ways), MAX_WIDTH), 0.8 + 2.5 * len(tasks))
     axes = figure.subplots(len(tasks), len(ways), sharex=True, sharey=True, squeeze=False)
@@ -135,7 +131,6 @@ def freezing_lines(freezing: pd.DataFrame, chance: Mapping[str, float]) -> Figur
 
 
 def _draw_freezing(ax: Axes, part: pd.DataFrame) -> dict[str, Line2D]:
-    """Lines of either group, references across; returns legend entries."""
     handles: dict[str, Line2D] = {}
     for group, look in _GROUPS.items():
         rows, name = rows_of(part, frozen=group), f"{group} layers frozen"
@@ -215,10 +210,7 @@ def _seed_table(table: pd.DataFrame, names: Mapping[str, str], header: Sequence[
 
 @styled
 def seed_dots(panels: Sequence[tuple[str, pd.DataFrame]], names: Mapping[str, str]) -> Figure:
-    """Mean rank of every seed and the mean over them, a row per value of ``row``.
-
-    ``panels`` are titles and rows; ``names`` are the values of ``row``, and what they are called.
-    """
+    """Mean rank of every seed and the mean over them, a row per value of ``row``, by name."""
     whole = pd.concat([rows for _, rows in panels])
     values, seeds = in_order(whole["row"], list(names)), seeds_in(whole)
     across = len(panels) if len(panels) <= _ACROSS else 2

@@ -92,7 +92,6 @@ def component_scores(_: RunFolder, scores: pd.DataFrame) -> Iterator[Block]:
 
 
 def _maps(scores: pd.DataFrame, task: str, seed: str) -> Iterator[Block]:
-    """Maps of all seeds of a task, or folded of one seed."""
     name = "-".join(filter(None, (slug(task), seed.replace(" ", "-"))))
     several = len(seeds_in(scores)) > 1
     over = seed or ("mean over seeds" if several else "one seed")
@@ -154,11 +153,7 @@ def head_map(scores: pd.DataFrame, n_heads: int, n_layers: int) -> pd.DataFrame:
 
 
 def token_columns(scores: pd.DataFrame) -> list[tuple[str, int]]:
-    """The columns of all seeds: the name of a token, and the how many-th of that name it is.
-
-    Seeds may differ in the length of names, so that the same token stands in another place: the
-    seed with most columns gives the order, and those that it lacks come last.
-    """
+    """The columns of all seeds: the name of a token, and the how many-th of that name it is."""
     columns = keyed(scores).sort_values("place").groupby("seed")["column"].unique()
     longest_first = sorted(columns, key=len, reverse=True)
     return list(dict.fromkeys(column for one in longest_first for column in one))
@@ -175,7 +170,6 @@ def keyed(scores: pd.DataFrame) -> pd.DataFrame:
 def _matrix(
     scores: pd.DataFrame, column: str, columns: Sequence[object], n_layers: int
 ) -> pd.DataFrame:
-    """Missing values are NaN."""
     keys = ["layer", column]
     sums = scores.groupby(["seed", *keys])["value"].sum(min_count=1)
     table = sums.groupby(keys).mean().unstack(column)
@@ -222,10 +216,7 @@ def _count(numbers: pd.Series) -> int:
 def _draw_maps(
     title: str, maps: Mapping[tuple[str, str], pd.DataFrame], label: str, *, upright: bool
 ) -> Figure:
-    """Panels by kind and score, each with its own scale, which its title gives.
-
-    Only the last row names its columns, which are the same in all.
-    """
+    """Panels by kind and score, each with its own scale, which its title gives."""
     kinds, scores = (list(dict.fromkeys(names)) for names in zip(*maps, strict=True))
     first = next(iter(maps.values()))
     n_layers, n_columns = first.shape
@@ -264,7 +255,6 @@ def _every(n: int, cell: float) -> int:
 
 
 def _draw_map(ax: Axes, values: np.ndarray) -> float:
-    """Draw one map; returns the end of its scale."""
     most = float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
     # Without interpolation the file holds one pixel per cell, however large it is shown.
     ax.imshow(values, cmap=_PALETTE, norm=Normalize(-most, most), interpolation="none")
@@ -276,7 +266,6 @@ def _draw_map(ax: Axes, values: np.ndarray) -> float:
 # -- two scores compared ------------------------------------------------------------------------
 
 MOST_SEEDS = 3
-"""Seeds whose components are drawn one by one."""
 
 
 @CLAIMS.section(

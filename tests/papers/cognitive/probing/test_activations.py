@@ -14,7 +14,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models.protocol import hook_mlp_out, hook_z
-from mechcore.papers.cognitive.probing import Activations, activations_at, hook_resid_post
+from mechcore.papers.cognitive.probing import activations_at, hook_resid_post
 
 D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
 HOOKS = [hook_resid_post(0), hook_z(1), hook_mlp_out(0), hook_z(0)]
@@ -54,11 +54,11 @@ def encoded(rows: Sequence[Tensor]) -> EncodedExamples:
     return EncodedExamples(examples, [r.tolist() for r in rows], None, None, None, None, PAD)
 
 
-def check(found: Activations, wanted: dict[str, Tensor]) -> None:
-    assert list(found.values) == HOOKS
+def check(measured: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert list(measured) == HOOKS
     for name, values in wanted.items():
-        assert found.values[name].dtype == torch.float32
-        torch.testing.assert_close(found.values[name], values, rtol=0, atol=1e-5)
+        assert measured[name].dtype == torch.float32
+        torch.testing.assert_close(measured[name], values, rtol=0, atol=1e-5)
 
 
 def test_values_are_those_of_plain_torch_hooks_in_the_order_of_the_data(case: Case) -> None:
@@ -85,17 +85,8 @@ def test_causal_models_know_nothing_of_later_tokens(cases: Cases, architecture: 
     hooks = [hook_resid_post(layer) for layer in range(L)]
     before, after = (activations_at(model, encoded(r), hooks, positions) for r in (rows, others))
     for name in hooks:
-        assert torch.equal(before.values[name][:, :4], after.values[name][:, :4])
-        assert (before.values[name][:, 4:] != after.values[name][:, 4:]).any(-1).all()
-
-
-def test_sites_are_states_to_decode_from(cases: Cases) -> None:
-    model, hooks = cases.get("gpt2").model, [hook_resid_post(1), hook_z(0)]
-    found = activations_at(model, encoded(texts()), hooks, POSITIONS)
-    sites = found.sites()
-    assert list(sites) == [(name, column) for name in hooks for column in (0, 1)]
-    assert torch.equal(sites[hook_resid_post(1), 1], found.values[hook_resid_post(1)][:, 1])
-    assert torch.equal(sites[hook_z(0), 0], found.values[hook_z(0)][:, 0].reshape(5, D))
+        assert torch.equal(before[name][:, :4], after[name][:, :4])
+        assert (before[name][:, 4:] != after[name][:, 4:]).any(-1).all()
 
 
 def test_what_cannot_be_read_is_refused(cases: Cases) -> None:
@@ -104,38 +95,9 @@ def test_what_cannot_be_read_is_refused(cases: Cases) -> None:
     read: list[tuple[list[str], Tensor | None, str]] = [
         (HOOKS, long, r"row 2: position 6 was asked for, but the row has 6 tokens; .* -6 to 5"),
         (HOOKS, short, r"row 3: position -3 was asked for, but the row has 2 tokens"),
-        (HOOKS, torch.zeros(5), r"torch.float32 of shape \(5,\); expected whole numbers"),
-        (HOOKS, torch.ones(5, 1, dtype=torch.bool), r"positions are torch.bool"),
-        (HOOKS, torch.zeros(4, 1, dtype=torch.int), r"shape \(4, 1\); .* for 5 examples"),
-        (["blocks.0.hook_resid_pots"], None, r"no hook point 'blocks\.0\.hook_resid_pots'"),
-        (["blocks.0.attn.hook_pattern"], None, r"no hook point 'blocks\.0\.attn\.hook_pattern' of"),
+        (["blocks.0.hook_resid_pots"], None, r"no hook point blocks\.0\.hook_resid_pots"),
         (["pooler.hook_out"], None, r"pooler.hook_out is \(5, 16\) for a batch of \(5, 9\)"),
-        (["blocks.0.attn.hook_hidden_states"], None, r"ran without blocks\.0\.attn\.hook_hid"),
     ]
     for hooks, positions, message in read:
         with pytest.raises(InputError, match=message):
             activations_at(model, encoded(texts()), hooks, positions)
-
-
-@pytest.mark.hooked
-def test_hooked_transformer_and_bridge_have_the_same_activations(cases: Cases) -> None:
-    case = cases.get("gpt2-lm")
-    bridged, hooked = (
-        activations_at(model, encoded(texts()), HOOKS, POSITIONS)
-        for model in (case.model, helpers.hooked_transformer(case.path))
-    )
-    check(hooked, dict(bridged.values))
-
-
-@pytest.mark.hooked
-def test_a_hook_point_that_runs_more_than_once_is_read_if_it_tells_the_same(cases: Cases) -> None:
-    model = helpers.hooked_transformer(cases.path("gpt2-lm"))
-    name = "blocks.0.ln1.hook_normalized"  # runs for queries, keys and values
-    found = activations_at(model, encoded(texts()), [name])
-    assert found.values[name].shape == (5, 1, D)
-    runs = iter(range(100))
-    with (
-        model.hooks(fwd_hooks=[("blocks.0.ln1.hook_scale", lambda x, hook: x + next(runs))]),
-        pytest.raises(InputError, match="ran more than once in one forward, with different values"),
-    ):
-        activations_at(model, encoded(texts()), [name])

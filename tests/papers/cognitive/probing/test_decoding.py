@@ -74,22 +74,6 @@ def test_a_planted_code_is_found_at_its_strength(classifier: Any, d_prime: float
     assert found.n == 2000
 
 
-def test_noise_stays_within_the_shuffled_band() -> None:
-    generator = np.random.default_rng(0)
-    labels = np.arange(80) % 2
-    found = [
-        decode(generator.standard_normal((80, 4)), labels, shuffles=19, seed=seed)
-        for seed in range(60)
-    ]
-    p = np.array([each.p for each in found])  # uniform on 1/20 ... 20/20
-    assert (p == 0.05).sum() <= 9  # 3 of 60 expected; more than 9 happen once in 2000
-    assert (p <= 0.5).mean() == pytest.approx(0.5, abs=4 * np.sqrt(0.25 / 60))
-    # Real and shuffled labels do equally well: their difference has no bias.
-    differences = np.array([each.accuracy - each.shuffled for each in found])
-    assert abs(differences.mean()) < 4 * differences.std() / np.sqrt(60)
-    assert all(each.shuffled <= each.shuffled_high <= 1 for each in found)
-
-
 def plain(classifier: str) -> Pipeline:
     """The reference: scikit-learn, one fit at a time, to a narrow tolerance."""
     logistic = LogisticRegression(tol=1e-8, max_iter=10_000)
@@ -162,8 +146,9 @@ def test_evidence_that_was_not_read_yet_is_not_decoded(cases: Cases) -> None:
     ids = [row.tolist() for row in rows]
     data = EncodedExamples(Examples("random", frame), ids, None, None, None, None, PAD)
     places, hooks = torch.arange(4).expand(120, 4), [hook_resid_post(layer) for layer in range(2)]
-    found = activations_at(cases.get("gpt2-lm").model, data, hooks, places, batch_size=24)
-    table = decode_table(found.sites(), {"label": labels}, shuffles=4)
+    states = activations_at(cases.get("gpt2-lm").model, data, hooks, places, batch_size=24)
+    sites = {(hook, i): values[:, i] for hook, values in states.items() for i in range(4)}
+    table = decode_table(sites, {"label": labels}, shuffles=4)
     read = table["site"].map(lambda site: site[1]) == 3
     assert len(table) == 8
     assert (table["accuracy"] == np.where(read, 1.0, 0.5)).all()
@@ -215,13 +200,6 @@ def test_shuffles_keep_every_fold_as_it_is(rows: list[tuple[int, int]], seed: in
     for shuffled in decoding._shuffled(codes, folds, None, 3, seed):
         for fold in set(folds):
             assert Counter(shuffled[folds == fold]) == Counter(codes[folds == fold])
-
-
-def test_shuffles_reach_every_order_of_a_fold() -> None:
-    codes, folds = np.array([0, 1, 2, 0, 1]), np.array([0, 0, 0, 1, 1])
-    seen = Counter(map(tuple, decoding._shuffled(codes, folds, None, 1200, 0).tolist()))
-    assert len(seen) == 6 * 2
-    assert all(abs(count - 100) < 4 * np.sqrt(100) for count in seen.values())
 
 
 def test_shuffles_move_labels_as_groups_allow() -> None:
@@ -302,7 +280,6 @@ def test_the_table_has_a_row_per_site_and_variable() -> None:
         assert ((site, name), row.pop("floor")) == (place, 0.75)
         found = decode(sites[site], labels[name], **options)
         assert row == {column: getattr(found, column) for column in row}
-    pd.testing.assert_frame_equal(decode_table(sites, pd.DataFrame(labels), **options), table)
     motion, choice = table["accuracy"][2:]
     assert motion == 1.0
     assert choice < 0.8  # not linear in the two signs: at most 3 of 4
@@ -353,7 +330,6 @@ LABELS = ["a", "b"] * 6
             {"states": np.where(np.arange(12)[:, None] == 7, np.inf, STATES)},
             "states: inf at example 7, unit 0",
         ),
-        ({"shuffles": 0}, "decode: shuffles is 0; expected 1 or more"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused(change: dict[str, Any], message: str) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.papers.cognitive.probing.selectivity import Selectivity, selectivity
@@ -57,20 +55,6 @@ def test_coefficients_of_correlated_variables_by_hand() -> None:
     # Two terms of correlation 1/2: their coefficients have the correlation -1/2.
     np.testing.assert_allclose(found.correlations.to_numpy(), [[1, -0.5], [-0.5, 1]])
     assert list(found.correlations) == found.correlations.index.tolist() == ["a", "b"]
-
-
-def test_interaction_by_hand() -> None:
-    a, b, c = (np.array(each) for each in zip(*np.ndindex(2, 2, 2), strict=True))
-    signs = {"a": 2 * a - 1, "b": 2 * b - 1}
-    rest = 2 * c - 1
-    product = signs["a"] * signs["b"]
-    states = (3 * signs["a"] - signs["b"] - 2 * product + rest)[:, None]  # variance 9 + 1 + 4 + 1
-    found = selectivity(states, signs, interactions=[("a", "b")], permutations=99, alpha=0.05)
-    assert found.table["term"].tolist() == ["a", "b", "a x b"]
-    np.testing.assert_allclose(found.table["coefficient"], np.array([3, -1, -2]) / 15**0.5)
-    expected = [3 / 10**0.5, -1 / 2**0.5, -2 / 5**0.5]
-    np.testing.assert_allclose(found.table["partial_r"], expected)
-    np.testing.assert_allclose(found.correlations, np.eye(3), atol=1e-12)
 
 
 def test_a_unit_that_the_terms_explain_wholly() -> None:
@@ -221,38 +205,11 @@ def test_high_variance_inflation_warns() -> None:
         selectivity(noise(50, 2), {"a": a, "near": near, "c": c}, permutations=99)
 
 
-@settings(max_examples=25)
-@given(
-    scales=st.lists(st.sampled_from([-1e6, -3.0, 1e-9, 0.5, 2e4]), min_size=4, max_size=4),
-    shift=st.floats(-50, 50),
-    order=st.permutations(range(4)),
-)
-def test_units_of_another_scale_and_in_another_order(
-    scales: list[float], shift: float, order: list[int]
-) -> None:
-    variables, states = cognitive(24), noise(24, 4)
-    plain = selectivity(states, variables, permutations=39, alpha=0.05)
-    changed = selectivity(
-        ((states + shift) * scales)[:, order], variables, permutations=39, alpha=0.05
-    )
-    signs = np.sign(scales)[order, None]
-    for column, turned in (
-        ("coefficient", signs),
-        ("partial_r", signs),
-        ("p", 1),
-        ("selective", 1),
-    ):
-        wanted = by_term(plain, column).to_numpy()[order] * turned
-        np.testing.assert_allclose(by_term(changed, column).to_numpy(), wanted, atol=1e-9)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"permutations": 98}, r"permutations: 98.*alpha = 0.01"),
-        ({"alpha": 0}, r"alpha: 0"),
-        ({"alpha": 1}, r"alpha: 1"),
-        ({"variables": {"a": [1, 2]}}, r"variable 'a': shape \(2,\).*each of the 8 examples"),
+        ({"variables": {"a": [1, 2]}}, r"variable 'a': 2 values for 8 examples"),
         ({"variables": {"a": [None] * 8}}, r"variable 'a': object values; expected numbers"),
         ({"variables": {"a": [4] * 8}}, r"variable 'a': 4 at all examples"),
         ({"variables": {"a": [1.0, np.nan] * 4}}, r"variable 'a': nan at example 1"),
