@@ -1,9 +1,6 @@
-"""Short spinning of torch's threads on a shared processor.
+"""Short spinning of torch's threads on a shared processor, where it wastes most of the time.
 
-OpenMP's threads spin for milliseconds before they sleep, which is fastest as long as no other
-process needs the cores, and otherwise wastes most of the time, including mechcore's own. OpenMP
-reads its environment once, when torch loads it, so this is set earlier, unless the user has set
-it.
+OpenMP reads its environment once, when torch loads it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Errors and warnings a user can act on.
-
-Every message names the thing, what was found, what was expected and what to do.
-"""
+"""Errors and warnings: they name the thing, what was found, what was expected, what to do."""
 
 import sys
 import warnings

@@ -61,17 +61,14 @@ def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then move it into place.
-
-    A reader sees the old file or the whole new one, never a part; nothing stays after an error.
+    """Let ``write`` fill a temporary file beside ``path``, then move it into place, whole.
 
     Raises:
         OSError: writing failed, such as on a full disk; it names ``path``.
     """
     path = Path(path)
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Writers such as pandas infer the format from the suffix.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
         temporary = Path(name)
@@ -91,10 +88,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
 
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
-    """A folder to fill that becomes ``out`` at the end of the block, and vanishes on an error.
-
-    ``out`` must not exist, or be empty.
-    """
+    """A folder to fill that becomes ``out``, so far missing or empty, at the end of the block."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
         folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
@@ -154,34 +148,21 @@ def write_json(path: str | Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-# -- tables ---------------------------------------------------------------------------------------
-
-
 def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
     """Write a table as CSV atomically, without the index, floats with twelve digits."""
     # Python before 3.13 leaves a carriage return unquoted, which then reads as the end of a row.
     cells = [*frame.columns, *frame.to_numpy(dtype=object).flat]
     returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
     quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
-    form: Any = {"index": False, "quoting": quoting, "float_format": _twelve_digits}
+    form: Any = {"index": False, "quoting": quoting}
+    form["float_format"] = lambda value: repr(float(f"{value:.12g}"))
     write_atomically(path, lambda temporary: frame.to_csv(temporary, **form))
-
-
-def _twelve_digits(value: float) -> str:
-    return repr(float(f"{value:.12g}"))
-
-
-# -- tensors --------------------------------------------------------------------------------------
 
 
 def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors with text metadata atomically; equal content gives equal bytes.
-
-    Raises:
-        OSError: writing failed, such as on a full disk.
-    """
+    """Write tensors with text metadata atomically; equal content gives equal bytes."""
     from safetensors.torch import save
 
     content = memoryview(save(dict(tensors), dict(metadata)))

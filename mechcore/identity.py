@@ -24,7 +24,7 @@ class Identity:
 
     @classmethod
     def from_fields(cls: type[Self], values: Any) -> Self:
-        """An identity from the output of `asdict`, read back from a file.
+        """An identity from the output of `asdict`.
 
         Raises:
             ValueError: fields are missing or unknown, or one is not of its type.

@@ -1,7 +1,6 @@
 """Partial results: what interrupted work saves in a folder to resume from.
 
-A file's name contains a digest of everything that its content depends on, so work resumes only
-from its own results.
+A file's name contains a digest of everything that its content depends on.
 """
 
 from __future__ import annotations

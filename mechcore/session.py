@@ -1,8 +1,6 @@
-"""The state of torch and NumPy in which mechcore computes, independent of the user's session.
+"""The state of torch and NumPy in which mechcore computes: that of a new process.
 
-A default precision or device, autocast and TF32 products change numbers, which a store would
-keep; without gradients nothing can be trained. Computations run in the state of a new
-process, inside `plain_session` or `plain_numbers`; the session's own state is restored.
+A session's default precision or device, autocast and TF32 products would change numbers.
 """
 
 from __future__ import annotations

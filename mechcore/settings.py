@@ -1,7 +1,6 @@
-"""Settings, each written once: a field of a frozen dataclass with its description.
+"""Settings, each written once: a field of a frozen dataclass, described by `setting`.
 
-The Python argument, the command-line option, the line in a file's template, validation and the
-reference page all come from the field, which `setting` describes.
+Validation, the command-line option, the line in a file's template and the reference come from it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from mechcore.errors import InputError, meant_share, shown
 
 S = TypeVar("S")
 
-MOST_COUNTED = 2**31 - 1
-"""Upper limit of counts of examples, tokens, resamples, cores or seeds per job."""
+_LARGEST = {int: 2**31 - 1, float: 1e6}
+"""Upper limits of numbers with a lower one only."""
 
-_LARGEST = 1e6
 _LONGEST_NAME, _LONGEST_PATH = 255, 1000
 """Limits of file systems."""
 
@@ -31,20 +29,16 @@ class Setting:
 
     Attributes:
         help: its description, for every place that shows it.
-        option: its command-line option, or empty for none. ``{group}`` is the name of the
-            settings that contain it. Settings with the same option are set together. An option
-            that begins with ``--no-`` is a flag that sets an optional setting to None.
-        least: minimum, or minimum of each value of a list.
-        above: exclusive minimum, instead of ``least``.
-        most: maximum; if only a minimum is given, `MOST_COUNTED` or a million.
-        below: exclusive maximum, instead of ``most``.
+        option: its command-line option; ``{group}`` is the name of the settings that contain it.
+            Settings with the same option are set together.
+        least, above: minimum, also of each value of a list, or exclusive minimum.
+        most, below: maximum, or exclusive maximum.
         distinct: a list with at least one value and no duplicates.
         place: the text names a file, folder or the like.
         all: None takes all, written 0 on the command line.
         example: a value in a file's notation, if the default shows too little.
-        panel: the panel of the command's help that shows the option, instead of the ``panel`` of
-            its class.
-        rare: the option is hidden from ``--help``; ``--help-all`` shows it.
+        panel: the panel of the command's help, instead of that of its class.
+        rare: the option is shown by ``--help-all`` alone.
     """
 
     help: str
@@ -67,7 +61,7 @@ class Setting:
 
     def _most(self, kind: type) -> float | None:
         if self.most is None and self.below is None:
-            return MOST_COUNTED if kind is int else _LARGEST
+            return _LARGEST[kind]
         return self.most
 
     def range(self, kind: type) -> str:
@@ -95,14 +89,7 @@ def _number(value: float | None) -> str:
 
 
 def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
-    """A field of a class of settings.
-
-    Args:
-        default: its default; `dataclasses.MISSING` if it is required.
-        help: see `Setting`.
-        option: see `Setting`.
-        more: the other attributes of `Setting`.
-    """
+    """A field of a class of settings, see `Setting`; `dataclasses.MISSING` if it is required."""
     metadata = {DESCRIBED: Setting(help, option, **more)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -120,13 +107,8 @@ OF_STUDY = "mechcore-of-study"
 class Presets(Generic[S]):
     """Named settings of one class, to be used as they are or with changes.
 
-    Attributes:
-        what: their purpose, in messages.
-        named: the presets.
-        default: the preset to use if none is named.
-        option: the command-line option for changes that have no option of their own.
-        preset_option: the command-line option for the preset's name.
-        changed: derives further changes from given ones.
+    ``option`` and ``preset_option`` are the command-line options for changes without their own
+    option and for the preset; ``changed`` derives further changes from given ones.
     """
 
     what: str
@@ -200,16 +182,7 @@ class Entry:
         return type(None) in get_args(self.type)
 
     def check(self, what: str, value: Any, none: str = "none") -> None:
-        """Check that a value is valid.
-
-        Args:
-            what: the displayed name of the setting.
-            value: the value to check.
-            none: how None is written here; empty if it cannot be written.
-
-        Raises:
-            InputError: the value is invalid.
-        """
+        """Raise `InputError` for an invalid value of ``what``; ``none`` says how to write None."""
         if value is None and self.optional:
             return
         expected = [_problem(kind, value, self.setting) for kind in self.choices]
@@ -289,7 +262,8 @@ def _shown(value: Any) -> str:
 
 
 @cache
-def _entries(kind: Any) -> Mapping[str, Entry]:
+def entries(kind: Any) -> Mapping[str, Entry]:
+    """The settings of a class by name, in order."""
     hints = get_type_hints(kind)
     known = {}
     for own in fields(kind):
@@ -300,31 +274,10 @@ def _entries(kind: Any) -> Mapping[str, Entry]:
     return known
 
 
-def entries(kind: Any) -> Mapping[str, Entry]:
-    """The settings of a class by name, in order."""
-    return _entries(kind)
-
-
 def check(settings: Any, what: str) -> None:
-    """Check that every setting has a valid value.
-
-    Args:
-        settings: an instance of a class of settings.
-        what: what the settings describe, for messages.
-
-    Raises:
-        InputError: a value is invalid; the message names the setting and the valid values.
-    """
+    """Raise `InputError` for an invalid value; ``what`` says what the settings describe."""
     for entry in entries(type(settings)).values():
         entry.check(f"{what}: {entry.name}", getattr(settings, entry.name))
-
-
-def all_entries(kind: type, place: str = "") -> Iterator[tuple[str, Entry]]:
-    """Every setting of a class, including those in its groups, by dotted name."""
-    for entry in entries(kind).values():
-        yield f"{place}{entry.name}", entry
-        if entry.group is not None:
-            yield from all_entries(entry.group, f"{place}{entry.name}.")
 
 
 def with_values(settings: S, values: Mapping[str, Any]) -> S:
@@ -371,9 +324,7 @@ def changed(before: Any, after: Any, place: str = "") -> Iterator[str]:
 def origins(*stages: tuple[str, Any]) -> dict[str, str]:
     """Where each setting that is not a default came from.
 
-    Args:
-        stages: successive settings of one class, each with the origin of its changes to the
-            previous one: defaults first, the settings in use last.
+    ``stages`` are successive settings of one class, each with the origin of its changes.
 
     >>> origins(("defaults", Setting("")), ("file", Setting("a")), ("options", Setting("a", "-b")))
     {'help': 'file', 'option': 'options'}

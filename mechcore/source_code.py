@@ -1,10 +1,7 @@
-"""Digests of the source code that makes a result, so that editing the code recomputes the result.
+"""Digests of the source code that makes a result, with all that it imports of its package and ours.
 
-Code is compared after parsing, without docstrings: comments, layout and documentation do not
-count. A module counts together with everything it imports from its own package and from mechcore,
-wherever in its text the import is. Code that only shows results does not count: class methods
-named in `SHOWING`, and anything that only they use in their module. For the standard library, and
-for packages whose versions are known to matter, only the versions count.
+Documentation, layout and code that only shows results (`SHOWING`) do not count; for the standard
+library and packages that are `VERSIONED`, only versions do.
 """
 
 from __future__ import annotations
@@ -39,11 +36,9 @@ _VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_modul
 
 
 def code_digests(things: Iterable[object]) -> dict[str, str]:
-    """Digests of the code of classes and functions.
+    """Digests of the code of classes and functions by module, including those of base classes.
 
-    Returns:
-        Digests by the name of each module involved, including those of base classes; objects from
-        a notebook or script count by their own name, without what they call there.
+    Objects from a notebook or script count by their own name, without what they call there.
 
     Raises:
         InputError: the source of one of them cannot be read.
@@ -207,10 +202,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
-    """Modules that a module imports from its own package and from mechcore.
-
-    Imports only for type checking do not count, except in a package, where lazy imports are listed.
-    """
+    """Modules of these packages that a module imports, in a package also for type checking."""
     own = {module.partition(".")[0], PACKAGE}
     for node in ast.walk(tree) if is_package else _run_statements(tree):
         if isinstance(node, ast.Import):

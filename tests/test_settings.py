@@ -12,7 +12,6 @@ import pytest
 from mechcore.errors import InputError
 from mechcore.settings import (
     Presets,
-    all_entries,
     changed,
     check,
     entries,
@@ -106,8 +105,6 @@ def test_what_the_fields_say() -> None:
     groups = [found[name].group for name in ("inner", "plain", "names")]
     assert groups == [Inner, Plain, None]
     assert entries(Plain)["size"].setting.option == "--size"
-    names = [name for name, _ in all_entries(Outer)]
-    assert names[-6:] == ["names", "inner", "inner.rate", "inner.steps", "plain", "plain.size"]
     assert Outer("a").names is not Outer("b").names
 
 

@@ -148,8 +148,7 @@ def status(
     ] = False,
 ) -> None:
     """Show which jobs of a study are done and which remain."""
-    from mechcore.study.run import job_table
-    from mechcore.study.status import damaged, status_table
+    from mechcore.study.run import job_table, status_table
 
     jobs, store = job_table(folder)
     show(status_table(jobs))
@@ -162,7 +161,7 @@ def status(
     if len(left) == 0:  # before that, the table is of an earlier run
         show_missing(folder, "missing_masks")
     if verify:
-        problems = damaged(store)
+        problems = store.damaged()
         for problem in problems:
             print(f"damaged: {problem}")
         print(f"{len(store.all_keys()) - len(problems)} results match their checksums")
@@ -176,10 +175,9 @@ def clean(
 ) -> None:
     """Remove results that no study uses any more, and leftovers of killed runs, from the store."""
     from mechcore.study.results import opened
-    from mechcore.study.status import removable
 
     store = opened(folder).store
-    keys, leftovers, size = removable(store)
+    keys, leftovers, size = store.removable()
     if not dry_run:
         keys = [key for key in keys if store.remove(key)]  # except those in use elsewhere
         store.leftovers(remove=True)

@@ -44,11 +44,8 @@ class StudyKind(Generic[S]):
 def read_study(path: str | Path) -> tuple[str, Any]:
     """The kind of the study in a YAML file, by default `DEFAULT`, and its settings.
 
-    Relative paths in it are relative to its folder.
-
     Raises:
-        InputError: the file is missing or has another suffix, is not valid YAML, or does not
-            describe a study; the message names the file and the error.
+        InputError: the file is missing, is not valid YAML, or does not describe a study.
     """
     path = Path(path)
     content = read_plain(path, "; mechcore study init writes one") or {}

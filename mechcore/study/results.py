@@ -102,11 +102,7 @@ def opened(out: Path) -> Opened:
 def write_results(
     study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
 ) -> list[Path]:
-    """Copy the results of a finished study to ``out``, and remove its outdated ones.
-
-    ``origins`` gives the origins of settings that are not defaults, by dotted name. Returns
-    the folders with results.
-    """
+    """Copy the results of a finished study to ``out``, remove its outdated ones; its folders."""
     by_folder, wanted = study.results(), set[str]()
     for folder, results in by_folder.items():
         tables = [f"{TABLES_FOLDER}/{name}.csv" for name in results.tables]

@@ -46,9 +46,7 @@ def prepare(
     store: str | Path | None = None,
     device: str = "cpu",
 ) -> Prepared:
-    """Check everything and determine the remaining jobs; nothing is written.
-
-    Arguments are those of `run_study`; ``device`` is the device of models.
+    """Check everything and determine the remaining jobs, as `run_study` does; nothing is written.
 
     Raises:
         InputError: the settings, a file or a folder is invalid.
@@ -79,11 +77,9 @@ def run_study(
     executor: Executor | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Run the remaining jobs of a study, and write its results and reports.
+    """Run the remaining jobs of a study, and write its results and reports, whose paths it returns.
 
-    Everything is checked before anything is written. Results of jobs are kept in the store, so
-    a rerun does only what is missing: after an interruption the rest, from the last saved pruning
-    step; after a change of settings, inputs, code or versions what depends on it.
+    Everything is checked before anything is written. A rerun does only what is missing.
 
     Args:
         settings: settings of the study.
@@ -91,11 +87,7 @@ def run_study(
         kind: kind of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
         executor: where jobs run; None is this process, with the resources of the settings.
-        origins: origins of settings that are not defaults, by dotted name, for
-            ``config.json``; None: from Python.
-
-    Returns:
-        The paths of the reports.
+        origins: origins of settings that are not defaults, by dotted name; None: from Python.
 
     Raises:
         InputError: the settings, a file or a folder is invalid.
@@ -138,13 +130,19 @@ def _report(out: Path, folder: Path) -> Path:
     return report
 
 
-def job_table(folder: str | Path) -> tuple[Any, Store]:
-    """The jobs of the study in a folder, from its current settings, inputs and code.
+def status_table(jobs: Any) -> Any:
+    """One row per kind of `job_table`: done, jobs, seconds of work, MiB."""
+    table = jobs.assign(done=jobs["state"] == "done", mib=jobs["bytes"] / 2**20)
+    return table.groupby("kind", sort=False, as_index=False).agg(
+        done=("done", "sum"), jobs=("done", "size"), seconds=("seconds", "sum"), MiB=("mib", "sum")
+    )
 
-    Returns:
-        One row per job known so far: key, kind, name, state (``done``, ``begun`` or ``to do``),
-        seconds and bytes (0 if not done), and why (what changed since it was last done, in words;
-        empty if it is done or was never done); and the store.
+
+def job_table(folder: str | Path) -> tuple[Any, Store]:
+    """The jobs of the study in a folder, as its settings, inputs and code are now, and its store.
+
+    The rows have key, kind, name, state (``done``, ``begun`` or ``to do``), seconds, bytes, and
+    why: what changed since the job was last done, in words.
 
     Raises:
         InputError: there is no study, or one of its input files is gone.

@@ -1,9 +1,6 @@
 """The run store: results of finished jobs, each under a key of everything it depends on.
 
-A job's files are in ``objects/KEY[:2]/KEY/`` with a ``manifest.json`` of their checksums. They
-are written to a hidden folder next to it, synced, and moved into place, so that an artefact exists
-completely or not at all. The process that runs a job holds its lock, which the system releases when
-the process dies.
+An artefact exists completely or not at all; the process that makes one holds its lock.
 """
 
 from __future__ import annotations
@@ -88,17 +85,12 @@ class Store:
             with self.lock(_key_of(Path(MARK))), self.writing("the store"):
                 write_json(self.path / MARK, {"format": FORMAT})
 
-    # -- finding ----------------------------------------------------------------------------------
-
     def folder(self, key: str) -> Path:
         """The folder of the artefact of ``key``, existing or not."""
         return self.path / "objects" / key[:2] / key
 
     def has(self, key: str) -> bool:
-        """Whether the artefact exists and is intact.
-
-        A damaged one is removed, with a warning, so that it will be made again.
-        """
+        """Whether the artefact exists; a damaged one is removed, with a warning."""
         if key in self._verified and (self.folder(key) / MANIFEST).is_file():
             return True
         if not self.folder(key).exists():
@@ -160,14 +152,9 @@ class Store:
     def _states(self) -> Iterable[Path]:
         return (self.path / PARTIAL).glob("[!.]*")
 
-    # -- making -----------------------------------------------------------------------------------
-
     @contextmanager
     def making(self, key: str, kind: str, name: str, recipe: Mapping[str, Any]) -> Iterator[Path]:
-        """A folder to fill, which becomes the artefact at the end of the block, see `writing`.
-
-        Use only under the `lock` of ``key``, and if the artefact does not exist.
-        """
+        """A folder to fill, which becomes the artefact; use only under the `lock` of ``key``."""
         started = time.monotonic()
         # Leftovers of attempts to make or remove it.
         for path in (*self.folder(key).parent.glob(f".*.{key}"), *self.partial(key).glob(".*")):
@@ -181,6 +168,7 @@ class Store:
             content = asdict(Manifest(key, kind, name, recipe, digests, *how))
             write_json(folder / MANIFEST, content | {"digest": digest_of(content)})
         self._verified.add(key)
+        _discard(self.partial(key))
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
@@ -230,17 +218,10 @@ class Store:
         """The folder in which an unfinished job saves what it needs to resume."""
         return self.path / PARTIAL / key
 
-    def forget_partial(self, key: str) -> None:
-        """Remove the partial results of an unfinished job."""
-        _discard(self.partial(key))
-
-    # -- studies ----------------------------------------------------------------------------------
-
     def remember(self, out: Path, jobs: Iterable[Job]) -> str:
         """Record the results that the study in ``out`` references; return its lock's name.
 
-        For a job that is not done, its previous result stays recorded as long as it exists, to
-        tell what has changed since. A store inside ``out`` may be moved with it.
+        For a job that is not done, its previous result stays recorded, to tell what has changed.
         """
         place = self._place(out)
         name = digest_of(place)
@@ -270,11 +251,18 @@ class Store:
             return dict(json.loads(text)["last"])
         return {}
 
-    def unused(self) -> list[str]:
-        """Keys of artefacts, finished or not, that no study uses.
+    def damaged(self) -> list[str]:
+        """One line per damaged result."""
+        problems = []
+        for key in self.all_keys():
+            try:
+                self.verify(key)
+            except Damaged as error:
+                problems.append(str(error))
+        return problems
 
-        Studies whose folder is gone use nothing.
-        """
+    def unused(self) -> list[str]:
+        """Keys of artefacts, finished or not, that no study whose folder exists uses."""
         used: set[str] = set()
         for path in (self.path / STUDIES).glob("[!.]*.json"):
             try:
@@ -288,7 +276,12 @@ class Store:
                 ) from error
         return sorted({*self.all_keys(), *(path.name for path in self._states())} - used)
 
-    # -- removing ---------------------------------------------------------------------------------
+    def removable(self) -> tuple[list[str], list[Path], int]:
+        """Keys that no study uses, leftovers of killed processes, and the size of both in bytes."""
+        keys, leftovers = self.unused(), self.leftovers()
+        own = [path for key in keys for path in (self.folder(key), self.partial(key))]
+        files = {file for path in (*own, *leftovers) for file in (path, *path.rglob("*"))}
+        return keys, leftovers, sum(file.stat().st_size for file in files if file.is_file())
 
     def remove(self, key: str) -> bool:
         """Remove an artefact and its partial results; False if another process holds its lock."""
@@ -303,14 +296,11 @@ class Store:
                 _discard(grave)
                 folder.rename(grave)
                 _discard(grave)
-            self.forget_partial(key)
+            _discard(self.partial(key))
         return True
 
     def leftovers(self, *, remove: bool = False) -> list[Path]:
-        """Files left behind by killed processes; nothing that is still in use.
-
-        These are temporary files and folders, and partial results of finished jobs.
-        """
+        """Temporary files of killed processes, and partial results of finished jobs."""
         patterns = ("objects/*/.*", f"{PARTIAL}/*/.*", f"{STUDIES}/.*", f".*.{MARK}")
         hidden = [path for pattern in patterns for path in self.path.glob(pattern)]
         ended = [path for path in self._states() if (self.folder(path.name) / MANIFEST).exists()]

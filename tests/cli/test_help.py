@@ -16,12 +16,12 @@ from unittest.mock import patch
 import pytest
 import torch
 import typer
+from helpers import every_setting
 
 import mechcore
 from mechcore.analyses import question_names
 from mechcore.cli import app, main
 from mechcore.main_study.config import StudyConfig
-from mechcore.settings import all_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTION = re.compile(r"--[a-z][a-z-]*")
@@ -112,7 +112,7 @@ def test_options_stand_in_the_panel_of_their_settings() -> None:
 
 
 def test_rare_options_are_shown_on_request() -> None:
-    rare = {entry.setting.option for _, entry in all_entries(StudyConfig) if entry.setting.rare}
+    rare = {entry.setting.option for _, entry in every_setting(StudyConfig) if entry.setting.rare}
     rare |= {"--store", "--address", "--wandb-mode"}
     assert {"--revision", "--device-map", "--allow-pickle", "--least-effect"} <= rare
     shown = [lines("run", option, columns=160) for option in ("--help", "--help-all")]

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ from mechcore import progress
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.study.engine import Jobs, Study, StudyError, perform
-from mechcore.study.executors import Local, Receipt, done, n_cores
+from mechcore.study.executors import Local, Receipt, Workers, done, n_cores
 from mechcore.study.kinds import STUDIES, read_study
 from mechcore.study.run import job_table, run_study
 from mechcore.study.step import Job, Step, Work, in_order
@@ -42,35 +43,23 @@ from mechcore.study.store import Store, StoreError
 
 @dataclass
 class Watched:
-    """An executor that notes what is begun; it does as many jobs at once as it has room for."""
+    """An executor that notes what is begun."""
 
-    room: int = 1
     begun: list[str] = field(default_factory=list)
-    together: list[list[str]] = field(default_factory=list)
     opened: int = 0
 
-    @property
-    def capacity(self) -> int:
-        return self.room
-
     @contextmanager
-    def __call__(self, store: Store) -> Iterator[Any]:
+    def __call__(self, store: Store) -> Iterator[Workers]:
         self.opened += 1
-        self._store = store
-        self._waiting: list[Job] = []
-        yield self
 
-    def begin(self, job: Job) -> None:
-        assert all(self._store.has(need.key) for need in job.needs.values())
-        self.begun.append(job.name)
-        self._waiting.append(job)
+        def begin(job: Job) -> Future[Receipt]:
+            assert all(store.has(need.key) for need in job.needs.values())
+            self.begun.append(job.name)
+            receipt: Future[Receipt] = Future()
+            receipt.set_result(done(job, store, None, "cpu"))
+            return receipt
 
-    def ended(self) -> list[tuple[Job, Receipt]]:
-        """One of those at work: the last that was begun."""
-        self.together.append([job.name for job in self._waiting])
-        assert len(self._waiting) <= self.room
-        job = self._waiting.pop()
-        return [(job, done(job, self._store, None, "cpu"))]
+        yield Workers(1, begin)
 
 
 @pytest.fixture(autouse=True)

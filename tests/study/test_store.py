@@ -295,7 +295,6 @@ def begin(pipe: Connection, path: Path, n: int) -> None:
         pipe.recv()
         temporary.unlink()
         fill(folder)
-    store.forget_partial(key)
 
 
 def half_done(store: Store) -> Other:
@@ -320,9 +319,9 @@ def test_what_a_killed_process_left_is_tidied_but_not_its_state(store: Store) ->
     assert store.leftovers() == []
     assert everything(store.path) == {MARK, f"partial/{key}/state"}
     make(store)
-    assert store.leftovers() == [store.partial(key)]  # of no use any more
-    store.leftovers(remove=True)
     assert everything(store.path) == whole(key)
+    keep_state(store, key)
+    assert store.leftovers() == [store.partial(key)]  # of no use any more
 
 
 @needs_fork()
