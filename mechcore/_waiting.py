@@ -14,10 +14,7 @@ WAITING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 
 
 def wait_briefly() -> None:
-    """Shorten spinning on a shared machine, for this process and those it starts.
-
-    A machine counts as shared if others keep a quarter of its cores busy, and at least one.
-    """
+    """Shorten spinning if others keep a quarter of the cores busy, and at least one."""
     if "torch" in sys.modules or not os.environ.keys().isdisjoint([*WAITING, "OMP_WAIT_POLICY"]):
         return
     if _n_running() > max(1, (os.cpu_count() or 1) // 4):

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_can_write(path: str | Path) -> None:
-    """Check, before any work, that ``path`` can be created.
-
-    Raises:
-        InputError: its folder cannot be created or is not writable.
-    """
+    """Raise `InputError`, before any work, if ``path`` cannot be created."""
     place = Path(path).absolute()
     while not place.exists():
         place = place.parent
@@ -35,13 +31,7 @@ def check_can_write(path: str | Path) -> None:
 
 @contextmanager
 def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
-    """Hold a lock; yields False if it was not free within ``timeout`` seconds (-1: no limit).
-
-    The system releases it when the process dies; its file exists only while it is held.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Hold a lock; yields False if it was not free within ``timeout`` seconds (-1: no limit)."""
     from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,11 +51,7 @@ def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then move it into place, whole.
-
-    Raises:
-        OSError: writing failed, such as on a full disk; it names ``path``.
-    """
+    """Let ``write`` fill a temporary file beside ``path``, then move it into place, whole."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

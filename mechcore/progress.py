@@ -1,7 +1,4 @@
-"""Progress that library code reports and the command line shows.
-
-On a terminal it is a bar; elsewhere (log files, batch jobs) a line per tenth of the work.
-"""
+"""Progress: a bar on a terminal; elsewhere, as in log files, a line per tenth of the work."""
 
 from __future__ import annotations
 
@@ -46,19 +43,13 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def within(name: str) -> AbstractContextManager[None]:
-    """Prefix the descriptions of everything inside the block with ``name``.
-
-    Bars inside vanish when they end, since there may be hundreds.
-    """
+    """Prefix the descriptions of everything inside the block, whose bars vanish at their end."""
     return _set(_within, name)
 
 
 @contextmanager
 def bar(description: str, total: float) -> Iterator[Advance]:
-    """Progress over work of size ``total``; call the yielded function with each amount done.
-
-    Silent unless `shown` is active.
-    """
+    """Progress over work of size ``total``; call the yielded function with each amount done."""
     display, name = _shown.get(), _within.get()
     if display is None:
         yield lambda amount=1: None

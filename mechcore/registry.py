@@ -67,11 +67,7 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def __getitem__(self, name: str) -> T:
-        """The object of that name.
-
-        Raises:
-            InputError: there is none, or the package that provides it cannot be imported.
-        """
+        """The object of that name; raises `InputError` if it is unknown or cannot be imported."""
         if name in self._added:
             return self._added[name]
         if self.base is not None and name in self.base:

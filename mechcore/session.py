@@ -27,10 +27,7 @@ _to_restore = ExitStack()
 
 @contextmanager
 def plain_numbers() -> Iterator[None]:
-    """Compute in float32 on the processor unless asked otherwise, without autocast and TF32.
-
-    Whether gradients are recorded is unchanged. Nested blocks have no effect.
-    """
+    """Compute in float32 on the processor unless asked otherwise, without autocast and TF32."""
     if _here.plain:
         yield
         return
@@ -49,10 +46,7 @@ def plain_numbers() -> Iterator[None]:
 
 @contextmanager
 def plain_session() -> Iterator[None]:
-    """`plain_numbers`, with gradients enabled even if the user has switched them off.
-
-    Tensors made inside can also be used outside of ``torch.inference_mode``.
-    """
+    """`plain_numbers`, with gradients enabled even if the user has switched them off."""
     with plain_numbers(), torch.inference_mode(False), torch.enable_grad():
         yield
 

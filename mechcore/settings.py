@@ -12,15 +12,12 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mechcore.errors import InputError, meant_share, shown
+from mechcore.errors import InputError, shown
 
 S = TypeVar("S")
 
 _LARGEST = {int: 2**31 - 1, float: 1e6}
 """Upper limits of numbers with a lower one only."""
-
-_LONGEST_NAME, _LONGEST_PATH = 255, 1000
-"""Limits of file systems."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +116,7 @@ class Presets(Generic[S]):
     changed: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda changes: changes)
 
     def make(self, preset: str | S, **changes: Any) -> S:
-        """A preset, or other settings, with changes.
-
-        Raises:
-            InputError: the preset or a setting is unknown, or a value is out of its range.
-        """
+        """A preset, or other settings, with changes; raises `InputError` if they are invalid."""
         if isinstance(preset, str):
             if preset not in self.named:
                 raise InputError(
@@ -138,11 +131,7 @@ class Presets(Generic[S]):
         return replace(preset, **self.changed(changes))  # type: ignore[type-var]
 
     def read(self, value: Any) -> S | None:
-        """Settings from a file: a preset's name, or changes to a preset; None stays None.
-
-        Raises:
-            InputError: the value is neither.
-        """
+        """Settings from a file: a preset's name, or changes to a preset; None stays None."""
         if value is None or isinstance(value, type(self.named[self.default])):
             return value
         if isinstance(value, str):
@@ -189,9 +178,8 @@ class Entry:
         if "" not in expected:
             said = " or ".join(dict.fromkeys(expected))
             said += f", or {none}" if self.optional and none else ""
-            hint = meant_share(value) if float in self.choices else ""
-            said += hint if hint and not _problem(float, value / 100, self.setting) else ""
-            raise InputError(f"{what} is {_shown(value)}; expected {said}")
+            written = [*value] if isinstance(value, tuple) else value
+            raise InputError(f"{what} is {shown(repr(written))}; expected {said}")
 
 
 def _problem(kind: Any, value: Any, setting: Setting) -> str:
@@ -222,15 +210,8 @@ def _text_problem(value: Any, setting: Setting) -> str:
         return "text"
     if not setting.place:
         return ""
-    if not value.strip() or any(ord(c) < 32 for c in value):
-        return "text without control characters"
-    parts = [part.encode("utf-8", "surrogatepass") for part in value.split("/")]
-    if max(map(len, parts)) > _LONGEST_NAME or len(value) > _LONGEST_PATH:
-        return (
-            f"at most {_LONGEST_PATH} characters, and {_LONGEST_NAME} bytes for the name of a "
-            "file or folder"
-        )
-    return ""
+    usable = value.strip() and not any(ord(c) < 32 for c in value)
+    return "" if usable else "text without control characters"
 
 
 def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
@@ -250,15 +231,6 @@ def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
         return f"some of {', '.join(get_args(kind))}, each once"
     listed = "different values, at least one" if setting.distinct else "a list of values"
     return f"{listed}, each {_problem(kind, None, setting)}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        value = list(value)
-    try:
-        return shown(repr(value))
-    except ValueError:  # Python does not print numbers of more than 4300 digits
-        return "a number of many digits"
 
 
 @cache
@@ -281,11 +253,7 @@ def check(settings: Any, what: str) -> None:
 
 
 def with_values(settings: S, values: Mapping[str, Any]) -> S:
-    """The settings with changed values, by dotted name.
-
-    Raises:
-        InputError: a value is invalid, or belongs to a group that is left out.
-    """
+    """The settings with changed values, by dotted name; raises `InputError` if one is invalid."""
     changes: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, value in values.items():

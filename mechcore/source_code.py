@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,8 @@ _VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_modul
 def code_digests(things: Iterable[object]) -> dict[str, str]:
     """Digests of the code of classes and functions by module, including those of base classes.
 
-    Objects from a notebook or script count by their own name, without what they call there.
-
-    Raises:
-        InputError: the source of one of them cannot be read.
+    Objects from a notebook or script count by their own name, without what they call there; an
+    `InputError` says that their source cannot be read.
     """
     digests: dict[str, str] = {}
     waiting: list[str] = []
@@ -208,7 +206,7 @@ def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.partition(".")[0] in own)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, module, is_package)
+            base = _absolute(node, module if is_package else module.rpartition(".")[0])
             if base.partition(".")[0] in own:
                 yield from (_defining(base, alias.name) for alias in node.names)
 
@@ -226,12 +224,8 @@ def _run_statements(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _run_statements(node)
 
 
-def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = module.split(".")
-    base = parts[: len(parts) - node.level + is_package]
-    return ".".join([*base, *([node.module] if node.module else [])])
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    return resolve_name("." * node.level + (node.module or ""), package)
 
 
 def _defining(base: str, name: str) -> str:
@@ -245,5 +239,5 @@ def _defining(base: str, name: str) -> str:
         if isinstance(node, ast.ImportFrom) and any(
             (alias.asname or alias.name) == name for alias in node.names
         ):
-            return _defining(_absolute(node, base, is_package=True), name)
+            return _defining(_absolute(node, base), name)
     return base

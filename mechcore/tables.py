@@ -242,11 +242,10 @@ class Schema:
                 raise InputError(f"table {self.name}: column {name}: {error}") from error
 
     def read(self, path: Path) -> pd.DataFrame:
-        """Read such a table; empty cells are missing numbers, or empty texts.
+        """Read such a table, where empty cells are missing numbers, or empty texts.
 
         Raises:
-            InputError: a column is missing or has values of another type, or rows are longer than
-                the header.
+            InputError: a column is missing or has values of another type, or rows are too long.
         """
         import pandas as pd
 
@@ -313,11 +312,7 @@ def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
 def write_tables(
     folder: Path, tables: Mapping[str, pd.DataFrame], schemas: Iterable[Schema] = ()
 ) -> None:
-    """Write each table to ``folder/NAME.csv``, atomically.
-
-    Raises:
-        InputError: a table does not match its schema; then none is written.
-    """
+    """Write each table to ``folder/NAME.csv``; raises `InputError` before, if one does not fit."""
     for schema in schemas:
         if schema.name in tables:
             schema.check(tables[schema.name])

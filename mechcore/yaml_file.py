@@ -26,11 +26,7 @@ Settings = TypeVar("Settings")
 
 
 def read_plain(path: Path, remedy: str = "") -> Any:
-    """The plain values in a YAML file; ``remedy`` says what to do about a missing one.
-
-    Raises:
-        InputError: the file is missing, has another suffix, or is invalid.
-    """
+    """The plain values in a YAML file; ``remedy`` says what to do about a missing one."""
     if not path.is_file():
         raise InputError(f"{path}: no such file{remedy}")
     if path.suffix not in YAML:
@@ -43,11 +39,7 @@ def read_plain(path: Path, remedy: str = "") -> Any:
 
 
 def validated(kind: type[Settings], content: Any, name: str) -> Settings:
-    """Settings of a dataclass from plain values by name; ``name`` is that of their origin.
-
-    Raises:
-        InputError: the settings are invalid; the message names their origin and the place.
-    """
+    """Settings of a dataclass from plain values; an `InputError` names their origin and place."""
     if not isinstance(content, dict):
         first = fields(kind)[0].name  # type: ignore[arg-type]
         raise InputError(
@@ -146,13 +138,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def located_path(text: str, folder: Path) -> str:
-    """A path from a settings file made absolute, relative to ``folder``.
-
-    ``~`` is the user's folder, ``${NAME}`` the environment variable of that name.
-
-    Raises:
-        InputError: there is no such variable or user.
-    """
+    """A path from a settings file made absolute, with ``~`` and ``${VARIABLE}`` filled in."""
     missing = [name for name in _VARIABLE.findall(text) if not os.environ.get(name)]
     if missing:
         raise InputError(

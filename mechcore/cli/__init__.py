@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import mechcore
 from mechcore.analyses import question_names
-from mechcore.cli import bench, study, training
+from mechcore.cli import methods, study
 from mechcore.cli.questions import question
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
@@ -78,7 +78,7 @@ _STUDIES = group("Settings and progress of studies, and cleaning up.")
 _PANELS: list[tuple[typer.Typer, str | None, Sequence[Callable[..., None]]]] = [
     (app, "Main job", (study.run, study.demo, study.report, study.export)),
     (app, "Questions", [question(name) for name in question_names()]),
-    (app, "Models and methods", (training.train, bench.bench)),
+    (app, "Models and methods", (methods.train, methods.bench)),
     (_STUDIES, None, (study.init, study.status, study.clean)),
 ]
 for _group, _panel, _commands in _PANELS:

@@ -92,10 +92,7 @@ class RunOptions:
         workers: int = 1,
         show: Callable[[Path], None] = lambda folder: None,
     ) -> None:
-        """Run a study, or list its jobs.
-
-        ``out`` and ``workers`` are defaults of the options; ``show`` prints the main results
-        in a folder.
+        """Run a study, or list its jobs, and print the main results with ``show``.
 
         Raises:
             InputError: an input is invalid.

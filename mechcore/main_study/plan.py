@@ -56,10 +56,7 @@ OF_SUBNETWORKS = ("means", "masks", "answers")
 
 @dataclass(frozen=True)
 class Part:
-    """One variant of a study; without a name if it is the only one.
-
-    Jobs are keyed by the name under which others need them: ``means``, ``accuracy``, ``core``.
-    """
+    """One variant of a study, or all of it, with jobs by the name under which others need them."""
 
     name: str
     config: StudyConfig
@@ -82,11 +79,7 @@ class Plan:
 
 
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
-    """Plan the jobs; every file is read once, to hash its content.
-
-    Raises:
-        InputError: a file or checkpoint is missing, or settings contradict each other.
-    """
+    """Plan the jobs; raises `InputError` if a file is missing or settings contradict each other."""
     once = cache(hash_file)
     parts = [_Planner(name, own, once).part() for name, own in config.each_variant().items()]
     return Plan(parts, in_order([job for part in parts for job in part.results]))
@@ -125,10 +118,7 @@ def _with_its_model(config: StudyConfig) -> StudyConfig:
 
 
 class _Planner:
-    """Makes the jobs of one variant; analyses see it as `mechcore.analyses.base.Planning`.
-
-    ``known`` holds jobs by the name under which others need them, ``several`` groups of jobs.
-    """
+    """Makes the jobs of one variant, see `mechcore.analyses.base.Planning`, also by groups."""
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
         config = _with_its_model(config)
@@ -306,10 +296,7 @@ class _Planner:
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
     def _find_masks(self) -> dict[str, Job]:
-        """Plan masks, by the names of their sparsity and seeds.
-
-        A ranking gives masks of all sparsities at once, and, if deterministic, one for all seeds.
-        """
+        """Plan masks, by sparsity and seeds; a ranking gives all sparsities at once."""
         method, schedule, finder = self._method, self.config.prune, METHODS[self._method]
         seeds, targets = sorted(self.config.seeds), tuple(sorted(self.config.target_sparsities))
         ranking = isinstance(finder, Ranking)

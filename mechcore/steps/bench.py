@@ -73,14 +73,7 @@ ModelInput: TypeAlias = CheckpointInput | TrainedInput
 
 @dataclass(frozen=True)
 class DataInput(Input):
-    """The data of a split.
-
-    Attributes:
-        split: the split.
-        model: the model that the data are for.
-        data: where the data come from, and how many examples are drawn.
-        half: which of two random halves of the drawn examples, 1 or 2; None for all of them.
-    """
+    """The data of a split for a model; ``half`` is 1 or 2, one of two random halves, or None."""
 
     split: str
     model: ModelConfig

@@ -1,7 +1,4 @@
-"""The engine: runs the jobs of any study, each after its needs, and keeps their results.
-
-A failed job blocks only the jobs that need it.
-"""
+"""The engine: runs the jobs of any study, each after its needs, and keeps their results."""
 
 from __future__ import annotations
 
@@ -37,9 +34,12 @@ class Study:
 
     folders: Sequence[str] = ("",)
 
+    def __init__(self, known: Sequence[Job]) -> None:
+        self.known = known
+
     def jobs(self) -> Sequence[Job]:
         """The jobs known so far, the most urgent first; asked again whenever one is done."""
-        raise NotImplementedError
+        return self.known
 
     @property
     def cost(self) -> float:
@@ -52,17 +52,6 @@ class Study:
     def results(self) -> Mapping[str, Results]:
         """The results of the finished study, for each of its `folders`."""
         return {}
-
-
-class Jobs(Study):
-    """A fixed list of jobs, for their files in the store only."""
-
-    def __init__(self, known: Sequence[Job]) -> None:
-        self.known = known
-
-    def jobs(self) -> Sequence[Job]:
-        """See `Study.jobs`."""
-        return self.known
 
 
 @dataclass(frozen=True)
@@ -90,12 +79,7 @@ class StudyError(MechcoreError):
 
 
 def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
-    """Run all pending jobs of a study; the store records that ``out`` uses the results.
-
-    Raises:
-        StudyError: jobs failed; all jobs that do not need them are done.
-        StoreError: the disk is full.
-    """
+    """Run the pending jobs of a study in ``out``; raises `StudyError` if some fail."""
     known = in_order(study.jobs())
     store.remember(out, known)
     pending = [job for job in known if not store.has(job.key)]

@@ -22,10 +22,7 @@ from mechcore.study.store import Store, StoreError
 
 @dataclass(frozen=True)
 class Receipt:
-    """The outcome of a job: its error, if any, and warnings.
-
-    With ``store_failed``, the store could not be written, so that other jobs would fail too.
-    """
+    """The outcome of a job; if ``store_failed``, other jobs would fail, too."""
 
     error: str | None = None
     store_failed: bool = False
@@ -46,13 +43,9 @@ Executor: TypeAlias = Callable[[Store], AbstractContextManager[Workers]]
 
 @dataclass(frozen=True)
 class Local:
-    """This machine.
+    """This machine: concurrent jobs, cores per job (None shares them all), device of models.
 
-    Attributes:
-        workers: number of concurrent jobs, each in its own process; 1 uses this process. With
-            more, a script needs ``if __name__ == "__main__"``, as for Python's multiprocessing.
-        cpus: cores per job; None shares all cores.
-        device: device of models: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
+    With several ``workers``, each in its own process, a script needs ``if __name__ == "__main__"``.
     """
 
     workers: int = 1
@@ -105,10 +98,7 @@ def _beside(pool: ProcessPoolExecutor, place: tuple[Any, ...], job: Job) -> Futu
 
 
 def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
-    """Run a job unless it is already done, perhaps meanwhile by another process.
-
-    All its needs must be done. Without ``cpus``, torch keeps its current number of threads.
-    """
+    """Run a job, whose needs are done, unless another process meanwhile has."""
     from mechcore.session import plain_session
 
     error, store_failed = None, False

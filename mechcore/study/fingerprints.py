@@ -71,10 +71,7 @@ class RememberedHashes:
 
 
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
-    """Digests of a checkpoint's files by name, or the commit of a hub id.
-
-    ``source`` is a directory, GGUF file or hub id; raises `InputError` if it does not exist.
-    """
+    """Digests of the files of a checkpoint (a folder or GGUF file), or the commit of a hub id."""
     path = Path(source)
     if path.is_file():
         return {path.suffix: hasher(path)}
@@ -91,10 +88,7 @@ def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_
 
 
 def architecture_code(source: str, revision: str | None) -> Sequence[object]:
-    """The class of a checkpoint's architecture, which is looked up by name, not imported by a step.
-
-    There is none for an unusable configuration; loading the model reports why.
-    """
+    """The class of a checkpoint's architecture, looked up by name; none if it is unusable."""
     from mechcore.models.architectures.base import architecture_of
     from mechcore.models.loading import read_config
 

@@ -1,7 +1,4 @@
-"""Running jobs on the workers of a Ray cluster, on one or more machines.
-
-All machines must see the store, the models and the data under the same paths.
-"""
+"""Running jobs on a Ray cluster, whose machines see all files under the same paths."""
 
 from __future__ import annotations
 

@@ -46,11 +46,7 @@ def prepare(
     store: str | Path | None = None,
     device: str = "cpu",
 ) -> Prepared:
-    """Check everything and determine the remaining jobs, as `run_study` does; nothing is written.
-
-    Raises:
-        InputError: the settings, a file or a folder is invalid.
-    """
+    """Check everything and determine the remaining jobs of `run_study`; nothing is written."""
     out = Path(out)
     if kind in STUDIES and kind not in REPORTS:
         raise InputError(
@@ -139,13 +135,9 @@ def status_table(jobs: Any) -> Any:
 
 
 def job_table(folder: str | Path) -> tuple[Any, Store]:
-    """The jobs of the study in a folder, as its settings, inputs and code are now, and its store.
+    """The jobs of the study in a folder, as settings, inputs and code are now, and its store.
 
-    The rows have key, kind, name, state (``done``, ``begun`` or ``to do``), seconds, bytes, and
-    why: what changed since the job was last done, in words.
-
-    Raises:
-        InputError: there is no study, or one of its input files is gone.
+    Their state is ``done``, ``begun`` or ``to do``; why is what changed since they were done.
     """
     import pandas as pd
 

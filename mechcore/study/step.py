@@ -1,7 +1,4 @@
-"""Steps and jobs: the contract between the engine and the work of a study.
-
-A job's key is a digest of everything that its result depends on, see `Job.recipe`.
-"""
+"""Steps and jobs: the contract between the engine and the work of a study."""
 
 from __future__ import annotations
 
@@ -80,10 +77,7 @@ class Step(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A step with the jobs and inputs that it reads, by their role.
-
-    Its name is unique within a study; ``contents`` are those of the inputs when it was planned.
-    """
+    """A step with the jobs and inputs that it reads, by role, and their contents when planned."""
 
     step: Step
     name: str
@@ -146,13 +140,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of an artefact: a job's key (the digest of its recipe), kind and name.
+    """The description of an artefact, with SHA-256 of its files, and bytes of all of them.
 
-    Attributes:
-        files: SHA-256 by relative path.
-        bytes: size of all files.
-        seconds: duration of the work; after an interruption, of the last part.
-        made: time of completion, ISO 8601 with its zone.
+    ``seconds`` are those of the work; after an interruption, of its last part.
     """
 
     key: str

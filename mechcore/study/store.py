@@ -1,7 +1,4 @@
-"""The run store: results of finished jobs, each under a key of everything it depends on.
-
-An artefact exists completely or not at all; the process that makes one holds its lock.
-"""
+"""The run store: results of finished jobs, each under a key of everything it depends on."""
 
 from __future__ import annotations
 
@@ -41,11 +38,7 @@ class Damaged(MechcoreError):
 
 
 class Store:
-    """A folder of artefacts; nothing is written before `create`.
-
-    Raises:
-        InputError: the folder holds something else, or cannot be written.
-    """
+    """A folder of artefacts, written from `create` on; raises `InputError` if it holds others."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -221,7 +214,7 @@ class Store:
     def remember(self, out: Path, jobs: Iterable[Job]) -> str:
         """Record the results that the study in ``out`` references; return its lock's name.
 
-        For a job that is not done, its previous result stays recorded, to tell what has changed.
+        The last results of jobs that are not done stay recorded, to tell what has changed.
         """
         place = self._place(out)
         name = digest_of(place)

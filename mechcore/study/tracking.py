@@ -36,12 +36,10 @@ def log_run(
 ) -> str:
     """Log a finished run to Weights & Biases: configuration, summary, tables, PNG figures, report.
 
-    Returns the folder for ``wandb sync`` (``"offline"``, without network), or the address of the
-    run (``"online"``, with a login).
+    Returns the folder for ``wandb sync`` (``"offline"``) or the address of the run (``"online"``).
 
     Raises:
-        InputError: wandb is not installed or not logged in, the project or mode is invalid,
-            or the folder is not that of a finished run.
+        InputError: wandb is missing or not logged in, or the project, mode or folder is invalid.
         MechcoreError: logging failed.
     """
     run = read_run(folder)
@@ -68,11 +66,7 @@ def log_run(
 
 
 def summary_of(run: RunFolder) -> dict[str, float]:
-    """The values of a run that are worth comparing between runs, if available.
-
-    These are accuracies (shares, over all subsets), as ``accuracy/SPLIT/full`` and, on average
-    over subnetworks, ``accuracy/SPLIT/s0.50``, and ``core/size``, in heads, with its chance.
-    """
+    """Accuracies (shares, by split and sparsity) and the core's size (heads), if available."""
     summary: dict[str, float] = {}
     accuracy = run.table("accuracy")
     if accuracy is not None:

@@ -301,7 +301,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ((), {}, r"open: no checkpoint; .*mechcore.open\(.*'embedded' or 'embedded-encoder'"),
         ((3,), {}, "open: checkpoint is a int; expected a dir"),
         (("embedded",), {"ood": FRAMES["ood"]}, "open: train and id missing"),
         (("embedded", "nosuch"), {}, r"id and ood missing; .*, or one of the tasks "),

@@ -33,7 +33,7 @@ from study.arithmetic import (
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import Resources, StudyConfig
-from mechcore.study.engine import Jobs, Study, StudyError, perform
+from mechcore.study.engine import Study, StudyError, perform
 from mechcore.study.executors import Local, Receipt, Workers, done, n_cores
 from mechcore.study.kinds import STUDIES, read_study
 from mechcore.study.run import job_table, run_study
@@ -81,7 +81,7 @@ def doubled() -> Iterator[str]:
 
 
 def do(jobs: Sequence[Job], store: Store, executor: Any) -> None:
-    perform(Jobs(jobs), store, executor, store.path.parent / "out")
+    perform(Study(jobs), store, executor, store.path.parent / "out")
 
 
 def reads(numbers: Path, n: int) -> list[Job]:
@@ -89,7 +89,7 @@ def reads(numbers: Path, n: int) -> list[Job]:
     return [job(Read(), f"read {i}", path=numbers / str(i)) for i in range(n)]
 
 
-class Costly(Jobs):
+class Costly(Study):
     """Says beforehand what it costs."""
 
     cost = 6.0

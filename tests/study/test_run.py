@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from helpers import embedded_shape
+from helpers import embedded_shape, load_inputs
 from made_up_cognitive import write_cognitive_run
 from main_study.small_study import leave_out_the_report, results
 from safetensors import safe_open
@@ -38,7 +38,7 @@ from mechcore.pruning.attribution import margin_slopes
 from mechcore.report.kinds import schemas_of
 from mechcore.steps.answers import INFORMATION_OOD_MEAN, INJECTED_FILE, Answers, ablations_in
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.inputs import Inputs, load_inputs
+from mechcore.steps.inputs import Inputs
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.study.run import run_study
 from mechcore.study.step import plain
