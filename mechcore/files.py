@@ -29,27 +29,6 @@ def check_can_write(path: str | Path) -> None:
         raise InputError(f"{path}: cannot be written: {place} is not a writable folder")
 
 
-@contextmanager
-def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
-    """Hold a lock; yields False if it was not free within ``timeout`` seconds (-1: no limit)."""
-    from filelock import FileLock, Timeout
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout)
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        # While it is held: a process that has opened the file, and then gets its lock, sees that
-        # the name is gone and starts over (filelock since 3.24).
-        path.unlink(missing_ok=True)
-        lock.release()
-
-
 def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place, whole."""
     path = Path(path)
@@ -113,7 +92,6 @@ def copy_linked(source: Path, target: Path) -> None:
 
 
 def _open_to_others(path: Path) -> None:
-    """Give a file the usual permissions; those of temporary and safetensors files are narrower."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)

@@ -118,7 +118,6 @@ def _digest_of(depends_on: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value for an object that is not one."""
     if isinstance(value, Tensor):
         return tensors_digest({"": value})
     if isinstance(value, EncodedExamples):

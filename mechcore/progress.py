@@ -59,8 +59,6 @@ def bar(description: str, total: float) -> Iterator[Advance]:
 
 
 class _Bars:
-    """Bars on a terminal."""
-
     def __init__(self, console: Console) -> None:
         from rich import progress
 
@@ -87,8 +85,6 @@ class _Bars:
 
 
 class _Lines:
-    """Prints a line whenever another tenth of the work is done."""
-
     def __init__(self, console: Console) -> None:
         self.console = console
 

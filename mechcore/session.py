@@ -53,7 +53,6 @@ def plain_session() -> Iterator[None]:
 
 @contextmanager
 def _shared() -> Iterator[None]:
-    """Set process-wide state."""
     global _threads_inside
     with _lock:
         if not _threads_inside:

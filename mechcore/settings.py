@@ -94,7 +94,6 @@ def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
 
 
 DESCRIBED = "mechcore"
-"""Key of a field's `Setting` in its metadata."""
 
 OF_STUDY = "mechcore-of-study"
 """Metadata key of a field that takes the study's value and is not a setting of its own."""

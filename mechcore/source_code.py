@@ -27,7 +27,6 @@ WITHOUT_EFFECT = ("errors", "progress", "registry", "source_code", "study")
 """Modules of mechcore that change no result: messages, display, lookup and storage."""
 
 SHOWING = frozenset(("blocks", "headlines", "sections", "tiles"))
-"""Class methods that only show results."""
 
 VERSIONED = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
 """Packages that any result may depend on; their versions count."""
@@ -112,7 +111,6 @@ def _source_in_cell(thing: object) -> str | None:
 
 @cache
 def _places(package: str) -> tuple[Path, ...]:
-    """Folders of an installed package, or the file of a stand-alone module."""
     try:
         spec = None if package == "__main__" else find_spec(package)
     except ValueError:  # made in memory
@@ -125,7 +123,6 @@ def _places(package: str) -> tuple[Path, ...]:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module, imported or not; None for code in a notebook or script."""
     package, *rest = module.split(".")
     for place in _places(package):
         if place.suffix == ".py":
@@ -147,7 +144,6 @@ def _read(module: str, file: Path, modified: int, size: int) -> tuple[str, tuple
 
 
 def _computing(tree: ast.Module) -> ast.Module:
-    """A module without the code that only shows results."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     shows = {id(node) for cls in classes for node in cls.body if _shows(node)}
     if not shows:

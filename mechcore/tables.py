@@ -119,7 +119,6 @@ class Column:
         return self._plain(value)
 
     def _plain(self, value: float) -> str:
-        """A number without its unit."""
         if self.shown == "exact":
             return f"{value:g}" if math.isfinite(value) else DASH
         if self.kind == "seed":
@@ -326,7 +325,6 @@ DATA = Column("data", "text", "name of the data set")
 SPLIT = Column("split", "text", "``id`` (in-domain) or ``ood`` (out-of-domain)", names=SPLITS)
 SUBSET = Column("subset", "text", "named part of the data; ``all`` is every example")
 PLACE = (DATA, SPLIT, SUBSET)
-"""Columns that say which examples a row covers."""
 
 N = Column("n", "whole", "examples")
 CLUSTERS = (
@@ -346,7 +344,6 @@ CLUSTERS = (
         optional=True,
     ),
 )
-"""Columns of tables whose examples form clusters."""
 SEED = Column("seed", "seed", "seed of the training or pruning")
 TARGET = Column("target_sparsity", "share", "target sparsity", header="target", shown="exact")
 CHECKPOINT = Column("checkpoint", "text", "step or name of the checkpoint")
@@ -355,4 +352,3 @@ COMPONENT = Column("component", "text", "name of the head or MLP, such as ``L0.H
 LAYER = Column("layer", "whole", "its layer, from 0")
 HEAD = Column("head", "whole", "number of the head in its layer; missing for MLPs")
 PART = (COMPONENT, LAYER, HEAD)
-"""Columns that identify the head or MLP of a row."""

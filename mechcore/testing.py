@@ -53,7 +53,6 @@ SMALL = StudyConfig(
 
 @contextmanager
 def _checking(what: str, thing: Any) -> Iterator[None]:
-    """Turn every error inside into a one-line AssertionError."""
     name = thing if isinstance(thing, str) else getattr(thing, "__name__", repr(thing))
     try:
         yield
@@ -76,7 +75,6 @@ def _agree(logits: Tensor, expected: Tensor, what: str) -> None:
 
 
 def _embedded(which: Any = "encoder", answers: bool = True) -> Any:
-    """An embedded model, loaded anew, and a few examples."""
     config = ModelConfig(embedded=which)
     inputs, (examples, _) = (
         open_model(config, answers=answers),
@@ -276,7 +274,6 @@ def _jobs(study: StudyConfig, analysis: Analysis) -> set[str]:
 
 
 def _other(entry: Entry, value: Any) -> Any:
-    """Another value of a setting, where its type is simple."""
     options = get_args(entry.choices[0])  # of a Literal
     if isinstance(value, (int, float)):
         options = (not value, value + 1, value - 1, value / 2)

@@ -18,15 +18,12 @@ PLACES = {"id": "in domain", "ood": "out of domain"}
 ALL = "all"
 """The subset that holds every example of a data set."""
 FULL = "full"
-"""Name of the full model among the subnetworks."""
 
 OUT_FIRST = ("ood", "id")
 """Splits of the test data, out of domain first."""
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
-"""Verdicts on claims."""
 
 SIGNIFICANT = 0.05
-"""P-values from here on are not significant."""
 
 QUICK = "--quick"
 """The option for trial runs without meaningful results, as origins of settings name it."""

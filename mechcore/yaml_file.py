@@ -17,7 +17,6 @@ from mechcore.errors import InputError, shown
 from mechcore.settings import entries
 
 YAML = (".yaml", ".yml")
-"""Suffixes of settings files."""
 
 _MOST_ERRORS = 3
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -94,7 +93,6 @@ def _beside(place: tuple[int | str, ...], owner: Any) -> str:
 
 
 def _dataclass_in(hint: Any) -> Any:
-    """The dataclass that a type is or contains."""
     if is_dataclass(hint):
         return hint
     return next((inner for part in get_args(hint) if (inner := _dataclass_in(part))), None)

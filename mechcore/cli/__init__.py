@@ -23,7 +23,6 @@ from mechcore.registry import Registry
 INTERRUPTED = 130
 
 REPRODUCTIONS: Registry[Callable[..., None]] = Registry("reproduction", "mechcore.reproductions")
-"""Commands of ``mechcore reproduce``, which packages add."""
 
 
 def group(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 ResourceOptions: TypeAlias = Annotated[Given[Resources], From(Resources)]
 
 COMMAND_LINE = "command line"
-"""Origin of settings that come from options."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,6 @@ class RunOptions:
 
 
 def _show_jobs(prepared: Prepared) -> None:
-    """Print the remaining jobs known so far, with the forward passes they cost."""
     import pandas as pd
 
     from mechcore.cli.shared import show

@@ -83,7 +83,6 @@ def _check_base(base: ModelConfig) -> None:
 
 
 def _show_history(history: Any) -> None:
-    """Print accuracies by step; if there are many, only the last."""
     from mechcore.data.examples import ALL
 
     overall = history[history["subset"] == ALL]

@@ -88,8 +88,6 @@ def _settings(
 
 @dataclass(frozen=True)
 class _Option:
-    """One option, which can set several settings."""
-
     names: tuple[str, ...]
     flags: Sequence[str]
     entry: Entry
@@ -147,7 +145,6 @@ class _Option:
 
 
 def _from_text(entry: Entry, option: str, text: str) -> Any:
-    """Values of a comma-separated option: texts, numbers, or NAME=VALUE pairs."""
     kind = next((kind for kind in entry.choices if get_origin(kind) is tuple), None)
     if kind is None:
         return _pairs(option, text) or (None if entry.optional else {})
@@ -197,14 +194,8 @@ class Given(Generic[S]):
             return self.over(presets.named[presets.default])
         return self.over(with_values(self.made.kind(), self.made.defaults))
 
-    def options(self) -> list[str]:
-        """The options given on the command line."""
-        given = self.values.keys()
-        return [option.flags[0] for option in self.made.options() if given & {*option.names}]
-
 
 def _given(made: From, texts: Sequence[tuple[_Option, Any]]) -> Given[Any]:
-    """The settings given on the command line, from typer's values by option."""
     given = [(option, option.value(text)) for option, text in texts if text is not None]
     values: dict[str, Any] = {name: value for option, value in given for name in option.names}
     for place in [name.removesuffix(_MORE) for name in values if name.endswith(_MORE)]:
@@ -271,7 +262,6 @@ def split(text: str | None) -> list[str]:
 
 
 def _plain(text: str) -> int | float | str | bool | None:
-    """The value of an option's text."""
     words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
     for read in (int, float, words.__getitem__):
         with suppress(ValueError, KeyError):

@@ -99,7 +99,6 @@ def left_to_study(name: str) -> list[str]:
 
 
 def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
-    """The study that a question refers to, and its existing folder, if any."""
     from mechcore.study.kinds import read_study
     from mechcore.study.results import opened
 

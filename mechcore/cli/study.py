@@ -52,22 +52,17 @@ class Chosen:
 
     panel: ClassVar[str] = "Analyses"
 
-    def named(self) -> list[tuple[str, str]]:
-        """The options given on the command line, paired with the analyses they name."""
-        asked, left_out = (("--with", name) for name in self.asked), self.left_out
-        return [*asked, *(("--without", name) for name in left_out)]
-
     def over(self, study: StudyConfig) -> StudyConfig:
         """The study with these changes; raises `InputError` if they are impossible."""
         changes: dict[str, Any] = {}
-        for option, name in self.named():
+        for name in (*self.asked, *self.left_out):
             kind = ANALYSES[name]
             if kind.always:
-                raise InputError(f"{option} {name}: already part of every study; remove it")
+                raise InputError(f"analyses: {name} is always part of a study; remove the option")
             if name in changes:
                 raise InputError(f"--with and --without both name {name}; choose one")
             had = getattr(study.analyses, name)
-            changes[name] = (had or kind()) if option == "--with" else None
+            changes[name] = (had or kind()) if name in self.asked else None
         return replace(study, analyses=with_values(study.analyses, changes))
 
 
@@ -98,10 +93,10 @@ def run(
     stages = [("defaults", STUDIES[kind].settings()), (f"file {config}", base)]
     out = "mechcore-out" if config is None else config.stem
     if not isinstance(base, StudyConfig):
-        if options := [*given.options(), *(option for option, _ in chosen.named())]:
+        if given.values or chosen != Chosen():
             raise InputError(
-                f"{options[0]} applies to the main study, but the file describes a study of kind "
-                f"{kind!r}; put the settings into the file"
+                f"{config}: found a study of kind {kind!r}, but options of the main study are "
+                "given; put the settings into the file"
             )
         how.do(kind, base, resources.over(Resources()), out=out, origins=origins(*stages))
         return

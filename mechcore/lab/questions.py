@@ -193,7 +193,6 @@ class Lab(Shown):
         return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     def _check_same(self) -> None:
-        """Raise if files of the model or the data changed since the first question."""
         model, data = self.config.model, self.config.data
         read: dict[str, Input] = {f"model {model.source}": CheckpointInput(model)}
         for split in SPLITS if self._has_data else ():
@@ -247,7 +246,6 @@ class ReportPath(type(Path())):  # type: ignore[misc]
 
 
 def _owners(name: str) -> dict[str, str]:
-    """The settings that a question takes, with the analysis that owns each."""
     kind, owners = ANALYSES[name], dict[str, str]()
     for need in kind.needs:
         owners |= _owners(need) if need in ANALYSES else {}
@@ -269,7 +267,6 @@ EMBEDDED: dict[str, Embedded] = {
     "embedded-failing": "failing",
     "embedded-decoder": "decoder",
 }
-"""The models that come with mechcore, by their names in `open`."""
 
 STORE = "mechcore-store"
 

@@ -30,7 +30,6 @@ RESERVED = (
 
 
 def _fields() -> list[tuple[str, Any, Any]]:
-    """The analyses that can be left out, with their defaults."""
     fields: list[tuple[str, Any, Any]] = []
     for name, kind in ((name, ANALYSES[name]) for name in ANALYSES):
         if not kind.always:

@@ -86,12 +86,10 @@ def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
 
 
 def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
-    """The models of a study's checkpoints, by step."""
     return checkpoint_series(() if checkpoints == (EMBEDDED,) else checkpoints, model)
 
 
 def _asked(config: StudyConfig) -> list[str]:
-    """The analyses named by ``only`` with those they need; by default all."""
     if others := [name for name in config.only if name not in question_names()]:
         ANALYSES[others[0]]  # raises with suggestions if it is unknown
         expected = f"expected some of {', '.join(question_names())}"
@@ -160,7 +158,6 @@ class _Planner:
         return Part(self.name, config, known, masks)
 
     def _wanted(self) -> tuple[Mapping[str, Job], list[Job]]:
-        """The requested jobs with those they need, and the masks among these."""
         config, masks = self.config, [*self.several.get("masks", {}).values()]
         if not config.only:
             return self.known, masks
@@ -174,7 +171,6 @@ class _Planner:
         return known, [job for job in masks if job.key in keys]
 
     def _check_fill(self) -> None:
-        """Check that all analyses support the fill."""
         wanted = self.config.analyses
         on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
         without = [name for name in on if not ANALYSES[name].works_with(self.fill)]
@@ -185,7 +181,6 @@ class _Planner:
             )
 
     def _analyse(self, name: str) -> None:
-        """Plan an analysis unless it, or one that it needs, is left out."""
         kind, config = ANALYSES[name], self.config
         analysis = getattr(config.analyses, name, None)
         if analysis is None and not kind.always and name not in config.only:
@@ -204,7 +199,6 @@ class _Planner:
                 self.known[what] = job
 
     def _about(self, **changed: Any) -> _Planner:
-        """A planner of the same study on another model or other data."""
         other = copy(self)
         vars(other).update(known=dict(self.known), several=dict(self.several), **changed)
         return other
@@ -243,7 +237,6 @@ class _Planner:
         return Job.of(filled, label + self._of, needs=wanted, inputs=inputs, hash_file=hash_file)
 
     def _filled(self, step: MainStep) -> MainStep:
-        """The step with the study's settings."""
         config = self.config
         of_study = {
             "seed": config.data.seed,
@@ -359,5 +352,4 @@ class _Planner:
 
 
 def _of_masks(target_sparsities: Sequence[float], seeds: Sequence[int]) -> str:
-    """The part of a job's label that names its masks."""
     return f"sparsity {' '.join(map(repr, target_sparsities))}, seed {' '.join(map(str, seeds))}"

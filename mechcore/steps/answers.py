@@ -40,10 +40,8 @@ INFORMATION_OOD_MEAN = INFORMATION.named(
 
 ANSWERS_FILE = "answers.safetensors"
 SWEPT = {split: f"sweep-{split}.safetensors" for split in TEST_SPLITS}
-"""Files of a sweep's answers."""
 INJECTED_FILE = "injected.parquet"
 MASKED = "subnetworks"
-"""Name under which jobs need the subnetworks that answer."""
 
 
 def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:

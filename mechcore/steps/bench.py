@@ -27,7 +27,6 @@ MOST_MODELS = 2
 """Number of models kept open; the least recently used one is evicted."""
 
 CHECKPOINTS = "checkpoints"
-"""Folder of a training's output."""
 
 MODEL, TRAINING = "model", "training"
 """Names under which jobs need their model, and the job that trains it."""
@@ -114,13 +113,11 @@ class Workbench:
     def __init__(self, store: Store, device: str = "cpu") -> None:
         self.store, self.device = store, device
         self.loads: list[str] = []
-        self._models: OrderedDict[tuple[str, bool], Inputs] = OrderedDict()
-        self._examples: dict[tuple[str, bool], dict[tuple[str, str], Any]] = {}
+        self._models: OrderedDict[tuple[str, bool], tuple[Inputs, dict[Any, Any]]] = OrderedDict()
 
     def inputs(self, job: Job) -> Inputs:
         """The model and data of a job; raises `InputError` if they are unusable."""
-        place = self._opened(job)
-        inputs, known = self._models[place], self._examples[place]
+        inputs, known = self._opened(job)
         opened = replace(inputs, data={}, available={})
         for split, data in data_inputs(job).items():
             name = data_name(split, data.model, data.data)
@@ -138,24 +135,23 @@ class Workbench:
             opened.data[split] = encoded
         return opened
 
-    def _opened(self, job: Job) -> tuple[str, bool]:
-        """The key of a job's model among the open models, which it joins if necessary."""
+    def _opened(self, job: Job) -> tuple[Inputs, dict[Any, Any]]:
         digest, model = model_digest(job), model_input(job)
         # A model with answers serves all jobs.
         answers = getattr(model, "answers", True) or (digest, True) in self._models
         place = (digest, answers)
         if place not in self._models:
             while len(self._models) >= MOST_MODELS:
-                del self._examples[self._models.popitem(last=False)[0]]
+                self._models.popitem(last=False)
             config = model.config
             if isinstance(model, TrainedInput):
                 config = replace(config, source=str(trained_path(self.store, job)))
             opened = open_model(config, answers=answers, device=self.device)
             job.check_inputs(self.store.hash_file)  # before caching it under the planned digest
-            self._models[place], self._examples[place] = opened, {}
+            self._models[place] = (opened, {})
             self.loads.append(digest)
         self._models.move_to_end(place)
-        return place
+        return self._models[place]
 
 
 def model_input(job: Job) -> ModelInput:

@@ -119,14 +119,12 @@ def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> l
 
 
 def _alike(one: Component, other: Component) -> bool:
-    """Whether two are heads of one layer, or both MLPs."""
     return one.is_head == other.is_head and (one.layer == other.layer or not one.is_head)
 
 
 def _beside_each(
     ablations: Ablations, known: Ablations | None, core: Sequence[Component]
 ) -> pd.DataFrame:
-    """Each member with all ablated components like it."""
     every = ablations if known is None else ablations.with_more(known)
     others = [s for s in every.sets if len(s) == 1 and s.components[0] not in core]
     alike = {

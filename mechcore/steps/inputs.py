@@ -30,7 +30,6 @@ _EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint for any seed."""
 
 _EMBEDDED_SIZE = 2000
-"""Default number of embedded examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +248,6 @@ def read_split(
 
 
 def _check_groups(data: DataConfig, subsets: Sequence[str]) -> None:
-    """Raise for groups with unknown subsets, or with the name of a subset."""
     for group, members in data.groups.items():
         if group in subsets:
             raise InputError(

@@ -95,8 +95,6 @@ def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
 
 
 class _Scheduler:
-    """Passes jobs to workers, each after its needs."""
-
     def __init__(
         self, study: Study, store: Store, workers: Workers, out: Path, advance: progress.Advance
     ) -> None:

@@ -17,7 +17,6 @@ from mechcore.yaml_file import read_plain, validated
 S = TypeVar("S")
 
 DEFAULT = "heuristic-core"
-"""The kind of a study whose file does not name one."""
 
 
 @dataclass(frozen=True)
@@ -51,4 +50,3 @@ def read_study(path: str | Path) -> tuple[str, Any]:
 STUDIES: Registry[StudyKind[Any]] = Registry(
     "kind of study", "mechcore.studies", {DEFAULT: "mechcore.main_study.study:STUDY"}
 )
-"""Kinds of study by name."""

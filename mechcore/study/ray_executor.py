@@ -100,7 +100,6 @@ def _ray() -> Any:
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
-    """A connection, closed at the end of the block unless it already existed."""
     ray = _ray()
     if ray.is_initialized():
         yield ray

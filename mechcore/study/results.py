@@ -167,7 +167,6 @@ def _note(out: Path, **facts: Any) -> None:
 
 
 def _written(out: Path) -> tuple[str, ...]:
-    """Files in its folder that the study wrote."""
     names = _known(out).get("written")
     names = names if isinstance(names, list) else []
     return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)

@@ -8,13 +8,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, MechcoreError, warn
-from mechcore.files import appearing, check_can_write, locked, write_json
+from mechcore.files import appearing, check_can_write, write_json
 from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
 from mechcore.study.step import Job, Manifest, this_machine
 
@@ -24,9 +24,7 @@ STUDIES = "studies"
 PARTIAL = "partial"
 FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Errors of writing."""
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""Errors of reading a damaged JSON file."""
 
 
 class StoreError(MechcoreError):
@@ -194,18 +192,25 @@ class Store:
     @contextmanager
     def _acquired(self, key: str, timeout: float) -> Iterator[bool]:
         """Hold the lock of ``key``; yields False if it was not free within ``timeout`` seconds."""
-        with ExitStack() as stack:
-            with self.writing("a lock"):
-                lock = locked(self.path / "locks" / f"{key}.lock", timeout)
-                free = stack.enter_context(lock)
-            if not free:
-                yield False
-                return
-            self._held.add(key)
-            try:
-                yield True
-            finally:
-                self._held.discard(key)
+        from filelock import FileLock, Timeout
+
+        path = self.path / "locks" / f"{key}.lock"
+        lock = FileLock(path)
+        with self.writing("a lock"), suppress(Timeout):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout)
+        if not lock.is_locked:
+            yield False
+            return
+        self._held.add(key)
+        try:
+            yield True
+        finally:
+            self._held.discard(key)
+            # While it is held: a process that has opened the file, and then gets its lock, sees
+            # that the name is gone and starts over (filelock since 3.24).
+            path.unlink(missing_ok=True)
+            lock.release()
 
     def partial(self, key: str) -> Path:
         """The folder in which an unfinished job saves what it needs to resume."""

@@ -17,7 +17,6 @@ import torch
 import yaml
 from main_study.small_study import leave_out_the_report
 
-from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive
 from mechcore.ablation.effects.stability import SEARCH_STABILITY
 from mechcore.cli import main
@@ -322,30 +321,6 @@ def test_export(files: Path, whole: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "zero: already exists" in capsys.readouterr().err
     assert call(f"{command} s0.40-seed5 --out none") == 2
     assert "no mask 's0.40-seed5' (--mask); expected one of s0.40-s" in capsys.readouterr().err
-
-
-@pytest.mark.everyday
-@pytest.mark.usefixtures("no_report")
-def test_heads(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = f"--train {files}/id.csv --max-examples 10"
-    assert call(f"heads --model {tiny_encoder_dir()} {data} --out out") == 0
-    table = pd.read_csv("out/tables/head_categories.csv")
-    examples = read_examples(files / "id.csv").sample(10, 0)
-    drawn = encode(examples, load_tokenizer(tiny_encoder_dir()), max_length=48, words=True)
-    expected = categorize_heads(load_model(tiny_encoder_dir()), drawn)
-    pd.testing.assert_frame_equal(
-        table.fillna({"also": ""}), expected, rtol=1e-5, atol=1e-7, check_dtype=False
-    )
-    [(first, n)] = table["category"].value_counts()[:1].items()
-    assert f"What the {len(EMBEDDED.heads)} heads attend to: {first} ({n})" in (
-        capsys.readouterr().out
-    )
-    assert not Path("out/masks").exists()
-    options = "--min-mass 1 --min-ratio 2 --ignore first"
-    assert call(f"heads --model {tiny_encoder_dir()} {data} {options} --out strict") == 0
-    strict = pd.read_csv("strict/tables/head_categories.csv")
-    assert set(strict["category"]) == {"mixed"}
-    assert "mass_first" not in strict
 
 
 @pytest.mark.usefixtures("no_report")

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from made_up_run import World, write_run
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MechcoreWarning
@@ -19,7 +18,6 @@ from mechcore.files import write_csv
 from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import Subnetwork, random_subnetworks
 from mechcore.pruning.settings import MAX_SEED
-from mechcore.report import build_report
 from mechcore.report.kinds import schemas_of
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import groups_of
@@ -33,7 +31,6 @@ from mechcore.steps.tables import answer_tables, core_tables, group_table
 from mechcore.study.run import prepare
 from mechcore.subnetworks.core import ACCURACY_SPREAD
 from mechcore.training.history import write_records
-from mechcore.wording import number, whole
 
 
 def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
@@ -326,15 +323,3 @@ def test_seeds_of_tables_come_back_from_their_files(tmp_path: Path) -> None:
     for table in (made["effective_size"], SCHEMAS["effective_size"].read(path)):
         assert table.loc[table["group"] == "ID", "seed"].tolist() == SEEDS
     assert set(made["mean_effective_size"]["n_seeds"]) == {3}
-
-
-@pytest.mark.usefixtures("no_drawings")
-def test_seeds_in_the_report(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", World(seeds=SEEDS))
-    page = build_report(tmp_path / "run").read_text(encoding="utf-8")
-    for seed in SEEDS:
-        assert str(seed) in page
-        assert f"{seed:,}" not in page  # the same text everywhere, to be searched for
-    assert str(MAX_SEED) not in page
-    assert number(SEEDS[1], 0) == "9007199254740993"
-    assert whole(SEEDS[2]) == "9,223,372,036,854,775,807"
