@@ -40,8 +40,8 @@ def changed_tensors(rng: random.Random, content: bytes) -> bytes:
     """A safetensors file with another header: tensors, shapes, types, places or metadata."""
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
-    kind = rng.randrange(8)
-    metadata = header.get("__metadata__", {})
+    kind, metadata = rng.randrange(8), header.get("__metadata__", {})
+    tensor = header[rng.choice([name for name in header if name != "__metadata__"])]
     if kind < 3 and metadata:  # facts are JSON inside of JSON
         name = rng.choice(list(metadata))
         try:
@@ -49,10 +49,8 @@ def changed_tensors(rng: random.Random, content: bytes) -> bytes:
         except ValueError:
             metadata[name] = str(changed(rng, metadata[name]))
     elif kind == 3:
-        tensor = header[rng.choice([name for name in header if name != "__metadata__"])]
         tensor["dtype"] = rng.choice(["F64", "F32", "I32", "BF16", "U8", "BOOL", "F8_E4M3", "X"])
     elif kind == 4:
-        tensor = header[rng.choice([name for name in header if name != "__metadata__"])]
         tensor["shape"] = rng.choice([tensor["shape"][::-1], [*tensor["shape"], 1], [-1], [], [0]])
     elif kind == 5:
         numbers = bytearray(content[end:])
