@@ -319,8 +319,6 @@ def write_tables(
         write_csv(folder / f"{name}.csv", table)
 
 
-# -- columns that many tables have ----------------------------------------------------------------
-
 DATA = Column("data", "text", "name of the data set")
 SPLIT = Column("split", "text", "``id`` (in-domain) or ``ood`` (out-of-domain)", names=SPLITS)
 SUBSET = Column("subset", "text", "named part of the data; ``all`` is every example")

@@ -152,8 +152,6 @@ class Lab(Shown):
         (path,) = run_study(self.config, out, store=self.store.path)
         return ReportPath(path)
 
-    # -- what it works on -----------------------------------------------------------------------
-
     @property
     def model(self) -> Any:
         """The TransformerLens model."""

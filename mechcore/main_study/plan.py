@@ -203,8 +203,6 @@ class _Planner:
         vars(other).update(known=dict(self.known), several=dict(self.several), **changed)
         return other
 
-    # -- jobs -----------------------------------------------------------------------------------
-
     def job(
         self,
         step: MainStep,
@@ -272,8 +270,6 @@ class _Planner:
         self._series = {step: TrainedInput(model, name) for step, name in steps.items()}
         self._model = self._series[max(steps)]
         return job
-
-    # -- subnetworks ----------------------------------------------------------------------------
 
     def _find_subnetworks(self) -> None:
         """Plan means, masks, and the answers of the model and its subnetworks."""

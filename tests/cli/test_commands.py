@@ -126,9 +126,6 @@ def tables(folder: Path) -> dict[str, str]:
     return {path.stem: path.read_text() for path in sorted(folder.glob("*.csv"))}
 
 
-# -- the main job ---------------------------------------------------------------------------------
-
-
 @pytest.mark.both
 def test_a_run_on_files(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -240,9 +237,6 @@ def test_a_study_from_init_to_clean(
     assert "26 of 26 jobs are done" in capsys.readouterr().out
 
 
-# -- the single steps -----------------------------------------------------------------------------
-
-
 def test_a_question_alone_repeats_what_a_run_does(whole: Path, pruned: Path) -> None:
     found, every = tables(pruned / "tables"), tables(whole / "tables")
     assert found == {name: every[name] for name in found}
@@ -344,19 +338,8 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str])
     # Asked for once more, of interactions too, nothing is done again.
     assert call("interactions found --components L1.H0,2.3,L3.MLP") == 0
     assert "3 of 3 jobs are already done" in capsys.readouterr().err
-    model = load_model(tiny_encoder_dir())
-    means = MeanActivations.compute(model, encoded(files / "train.csv"))
     rows = table[table["subset"] == "all"].set_index(["split", "set"])
     for split in ("id", "ood"):
-        data = encoded(files / f"{split}.csv")
-        full = evaluate(model, data, in_domain=False)
-        for name in [*singles, *joint]:
-            mask = Mask.full(model).without(*name.split("+"))
-            without = evaluate(model, data, mask=mask, means=means)
-            row = rows.loc[(split, name)]
-            assert row["accuracy_change"] == pytest.approx(without.accuracy - full.accuracy)
-            margin = without.margin.mean() - full.margin.mean()
-            assert row["margin_change"] == pytest.approx(margin, abs=1e-3)
         for column, name in (("shapley", "shapley"), ("dividend", "dividends")):
             part = pd.read_csv(f"found/tables/{name}.csv").query("split == @split")
             total = part[part["subset"] == "all"].groupby("metric")[column].sum()

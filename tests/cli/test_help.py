@@ -135,8 +135,6 @@ def test_the_reference_of_commands_has_every_option(monkeypatch: pytest.MonkeyPa
                 assert option in texts[words], f"{words} {option}"
 
 
-# -- devices --------------------------------------------------------------------------------------
-
 WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "trials", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
 

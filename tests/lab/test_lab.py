@@ -73,9 +73,6 @@ def means(model: Any) -> MeanActivations:
     return MeanActivations.compute(model, FRAMES["train"])
 
 
-# -- what people do in notebooks ------------------------------------------------------------------
-
-
 def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
     ranked = lab.blame().table
     own = MeanActivations.compute(model, FRAMES["ood"])
@@ -173,9 +170,6 @@ def test_components_may_be_objects_or_one_alone() -> None:
         assert written(given, entry) == ("L0.H1",)
 
 
-# -- what is kept ---------------------------------------------------------------------------------
-
-
 def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Path) -> None:
     lab.roles()
     lab.core()
@@ -233,9 +227,6 @@ def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> No
         pd.testing.assert_frame_equal(found, FRAMES[split], check_dtype=False)
 
 
-# -- files that change ----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A checkpoint and data of a user, which other programs write to, too."""
@@ -286,9 +277,6 @@ def test_a_checkpoint_that_is_gone_is_still_the_one_that_was_opened(copied: Path
     before = lab.show_attention("the cats", "L0.H1").examples
     shutil.rmtree(copied / "last")
     assert lab.show_attention("the cats", "L0.H1").examples == before
-
-
-# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -35,8 +35,6 @@ from mechcore.study.results import STUDY as STUDY_FILE
 from mechcore.study.step import TABLES_FOLDER, plain
 from mechcore.training.settings import train_settings
 
-# -- values ---------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
@@ -92,9 +90,6 @@ def test_variants_cannot_take_the_names_of_the_study_s_own_files() -> None:
         StudyConfig(variants={"base": StudyConfig(), "Base": StudyConfig(seeds=(1,))})
 
 
-# -- checkpoints ----------------------------------------------------------------------------------
-
-
 def test_the_embedded_checkpoints_are_those_of_no_other_model() -> None:
     assert StudyConfig(checkpoints=("embedded",)).checkpoints == ("embedded",)
     with pytest.raises(InputError, match="source is 'my-bert'; name the checkpoints"):
@@ -144,9 +139,6 @@ def test_each_variant_has_its_study() -> None:
 )
 def test_the_device(resources: Resources, place: str) -> None:
     assert resources.place == place
-
-
-# -- plain values ---------------------------------------------------------------------------------
 
 
 def test_plain_values_are_those_of_json() -> None:

@@ -93,8 +93,6 @@ def test_what_seeds_say_of_further_seeds(n: int, rate: float) -> None:
     assert rate**n == pytest.approx(0.05, abs=1e-4)
 
 
-# -- groups ---------------------------------------------------------------------------------------
-
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}
 PRUNED = {("id", "all"): 0.8, ("ood", "a"): 0.0, ("ood", "b"): 0.5, ("ood", "c"): 0.7}
 
@@ -202,9 +200,6 @@ def test_a_group_may_lose_subsets_to_the_draw(tmp_path: Path) -> None:
         assert prepare(study(groups=every, **data), tmp_path / "out").pending
 
 
-# -- series of checkpoints ------------------------------------------------------------------------
-
-
 def trained(out: Path, folders: list[str], best: int | None) -> str:
     """What a training of six steps leaves, so far as a series reads it."""
     for name in folders:
@@ -285,8 +280,6 @@ def test_a_step_and_a_name_that_look_the_same_are_refused(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"500 and .*checkpoint-500 are both 500"):
         names_of(one, checkpoints(tmp_path / "500", top="b"))
 
-
-# -- seeds, up to the largest that is allowed -----------------------------------------------------
 
 SCHEMAS = schemas_of({})
 SEEDS = [2**53, 2**53 + 1, MAX_SEED - 1]

@@ -99,9 +99,6 @@ def failures_of(error: StudyError) -> list[tuple[str, str, str | None]]:
     return [(each.job.name, each.message, each.because_of) for each in error.failures]
 
 
-# -- order ----------------------------------------------------------------------------------------
-
-
 def test_needs_come_first_and_each_job_once(store: Store, numbers: Path) -> None:
     one, two = reads(numbers, 2)
     again = job(Read(), "read 0 by another name", path=numbers / "0")
@@ -171,9 +168,6 @@ def test_a_folder_is_that_of_one_kind_of_study(
     assert job_table(out)[0]["state"].eq("done").all()
 
 
-# -- failures -------------------------------------------------------------------------------------
-
-
 def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Path) -> None:
     one = job(Read(), "read", path=numbers / "0")
     bad = job(Fail("no luck today"), "bad", one)
@@ -237,9 +231,6 @@ def test_an_input_that_changes_meanwhile_fails_its_job(store: Store, numbers: Pa
     assert "0: no such file; it existed when the study was planned: restore it" in missing
     assert other == "the number files changed while the study ran; rerun it"
     assert store.all_keys() == []
-
-
-# -- reuse ----------------------------------------------------------------------------------------
 
 
 def test_what_is_done_is_not_done_again(

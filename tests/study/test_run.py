@@ -115,9 +115,6 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Finished(config, tmp_path_factory.mktemp(request.param) / "run")
 
 
-# -- what a run leaves ----------------------------------------------------------------------------
-
-
 def test_every_table_has_its_columns_and_every_file_is_there(finished: Finished) -> None:
     out = finished.out
     assert {path.stem for path in (out / "tables").iterdir()} == TABLES
@@ -276,8 +273,6 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_too(finished: Finish
             assert table.query(here)["injected_margin"].item() == pytest.approx(wanted, abs=1e-5)
 
 
-# -- going on, and doing again what changed -------------------------------------------------------
-
 TINY = replace(
     CONFIG,
     data=DataConfig(max_train=16, max_id=20, max_ood=12),
@@ -416,9 +411,6 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
     assert not calls
 
 
-# -- variants, and checkpoints -------------------------------------------------------------------
-
-
 def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, done: Path, calls: Calls) -> None:
     both, store, early = tmp_path / "both", done / "store", encoder_checkpoints()[0][1].name
     variants = {"a": TINY, "b": replace(TINY, model=ModelConfig(checkpoint=early))}
@@ -457,9 +449,6 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     assert not (done / "a").exists()
 
 
-# -- unusual runs ---------------------------------------------------------------------------------
-
-
 def test_an_empty_core(done: Path, calls: Calls) -> None:
     for max_non_core, kinds in ((1, {"non-core"}), (0, set())):
         calls.clear()
@@ -475,9 +464,6 @@ def test_an_empty_core(done: Path, calls: Calls) -> None:
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]
     assert not tables["head_categories"]["in_core"].any()
-
-
-# -- configurations -------------------------------------------------------------------------------
 
 
 def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
