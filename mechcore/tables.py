@@ -217,17 +217,11 @@ class Schema:
         """Raise `InputError` unless a table has exactly these columns, of their types."""
         import pandas as pd
 
-        missing = [name for name in self.required if name not in table.columns]
-        others = [str(n) for n in table.columns if not any(c.matches(n) for c in self.columns)]
-        if missing or others:
+        known = all(any(c.matches(name) for c in self.columns) for name in table.columns)
+        if not known or {*self.required} - {*table.columns}:
             raise InputError(
-                f"table {self.name}: found the columns {', '.join(map(str, table.columns))}; "
-                + "; ".join(
-                    f"{what} {', '.join(names)}"
-                    for what, names in (("its schema has also", missing), ("has no", others))
-                    if names
-                )
-                + ": change the schema or the function that makes the table"
+                f"table {self.name}: found the columns {', '.join(map(str, table.columns))}; its "
+                f"schema has {', '.join(self.names)}: change it or what makes the table"
             )
         for name in table.columns:
             column = self[str(name)]

@@ -173,8 +173,8 @@ class Lab(Shown):
     @property
     def means(self) -> MeanActivations:
         """The model's mean activations on the training data."""
-        self._check_data()
-        return self._means
+        (folder,) = self.done(self.plan().jobs["means"])
+        return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     @cached_property
     def _inputs(self) -> Inputs:
@@ -184,11 +184,6 @@ class Lab(Shown):
         inputs = open_model(self.config.model, device=place)
         self._check_same()
         return inputs
-
-    @cached_property
-    def _means(self) -> MeanActivations:
-        (folder,) = self.done(self.plan().jobs["means"])
-        return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     def _check_same(self) -> None:
         model, data = self.config.model, self.config.data
@@ -304,9 +299,8 @@ def open(
     """
     if not isinstance(checkpoint, (str, Path)):
         raise InputError(
-            f"open: checkpoint is a {type(checkpoint).__name__}; expected a directory or a hub id, "
-            "by which results are kept; functions such as mechcore.ablation.sweep take a loaded "
-            "model"
+            f"open: checkpoint is a {type(checkpoint).__name__}; expected a directory or a hub id "
+            "(functions such as mechcore.ablation.sweep take a loaded model)"
         )
     config = settings or StudyConfig()
     if config.variants or config.training is not None:

@@ -216,9 +216,8 @@ class StudyConfig:
             yield "checkpoints: a study with its own training expects [training]"
         if training.patience is not None and self.checkpoints:
             yield (
-                "checkpoints: [training] needs the steps in advance, "
-                f"but with patience ({training.patience}) the last step is unknown; leave out "
-                "checkpoints, or train without patience"
+                f"checkpoints: [training] needs the last step, but with patience "
+                f"({training.patience}) the last step is unknown; leave out one of them"
             )
         if training.patience is not None and training.watch not in (None, *TEST_SPLITS):
             yield (

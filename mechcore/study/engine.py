@@ -157,6 +157,5 @@ class _Scheduler:
         elif not self.store.has(job.key):
             raise StoreError(
                 f"store {self.store.path}: a worker finished {job.name}, but its result is not "
-                "here; expected all machines to see the store under the same path (a shared file "
-                "system)"
+                "here; expected all machines to see the store under the same path"
             )
