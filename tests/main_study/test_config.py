@@ -30,8 +30,8 @@ from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.steps.base import MASKS, MEANS_FILE
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.study.results import STORE
-from mechcore.study.results import STUDY as STUDY_FILE
+from mechcore.study.run import STORE
+from mechcore.study.run import STUDY as STUDY_FILE
 from mechcore.study.step import TABLES_FOLDER, plain
 from mechcore.training.settings import train_settings
 

@@ -21,7 +21,7 @@ import mechcore
 from mechcore.ablation.effects.roles import verdict
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.cli import main
-from mechcore.cli.questions import show_run
+from mechcore.cli.study import show_run
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.main_study.config import Analyses, StudyConfig

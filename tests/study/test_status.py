@@ -14,8 +14,7 @@ from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
 from mechcore.steps.config import ModelConfig
 from mechcore.study.kinds import DEFAULT
-from mechcore.study.results import begin, check_out
-from mechcore.study.run import job_table, status_table
+from mechcore.study.run import begin, check_out, job_table, status_table
 from mechcore.study.step import Job
 from mechcore.study.store import Store
 
