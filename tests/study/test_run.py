@@ -364,15 +364,6 @@ def done(tmp_path: Path, tiny: Path, calls: Calls) -> Path:
 ABLATED = {"ablation": 1, "failure": 1}
 
 
-def test_a_change_redoes_what_depends_on_it(done: Path, calls: Calls) -> None:
-    """Of every setting, see ``tests/main_study/test_plan.py``."""
-    run_study(replace(TINY, n_resamples=11), done)
-    assert calls == Counter(smallest=1, sweep=1, roles=1, flips=1, responses=1, **ABLATED)
-    calls.clear()
-    run_study(TINY, done)
-    assert not calls, "what the first study made is still there"
-
-
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "mine.csv").write_text("x")
     run_study(replace(TINY, seeds=(7,), target_sparsities=(0.5,)), done)
