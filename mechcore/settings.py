@@ -122,7 +122,7 @@ class Presets(Generic[S]):
                     f"{self.what}: unknown preset {preset!r}; expected {' or '.join(self.named)}"
                 )
             preset = self.named[preset]
-        known = entries(type(preset))  # type: ignore[arg-type]
+        known = entries(type(preset))
         if unknown := [name for name in changes if name not in known]:
             raise InputError(
                 f"{self.what}: unknown setting {unknown[0]!r}; expected {', '.join(known)}"
@@ -232,9 +232,13 @@ def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
     return f"{listed}, each {_problem(kind, None, setting)}"
 
 
-@cache
 def entries(kind: Any) -> Mapping[str, Entry]:
     """The settings of a class by name, in order."""
+    return _entries(kind)
+
+
+@cache
+def _entries(kind: Any) -> Mapping[str, Entry]:
     hints = get_type_hints(kind)
     known = {}
     for own in fields(kind):
@@ -247,7 +251,7 @@ def entries(kind: Any) -> Mapping[str, Entry]:
 
 def check(settings: Any, what: str) -> None:
     """Raise `InputError` for an invalid value; ``what`` says what the settings describe."""
-    for entry in entries(type(settings)).values():  # type: ignore[arg-type]
+    for entry in entries(type(settings)).values():
         entry.check(f"{what}: {entry.name}", getattr(settings, entry.name))
 
 
@@ -278,7 +282,7 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
 
 def changed(before: Any, after: Any, place: str = "") -> Iterator[str]:
     """Dotted names of the settings in which two instances of a class differ."""
-    for name, entry in entries(type(before)).items():  # type: ignore[arg-type]
+    for name, entry in entries(type(before)).items():
         old, new = getattr(before, name), getattr(after, name)
         if old == new:
             continue

@@ -126,13 +126,10 @@ class Workbench:
                 examples, available = read_split(split, data.model, data.data)
                 if data.half is not None:
                     examples = examples.halves(data.data.seed)[data.half - 1]
-                alone = replace(inputs, data={}, available={})
-                alone.add(split, examples, available)
+                encoded = inputs.encode(examples)
                 job.check_inputs(self.store.hash_file)
-                known[drawn] = (alone.data[split], available)
-            encoded, opened.available[split] = known[drawn]
-            opened.compare(split, encoded.examples)
-            opened.data[split] = encoded
+                known[drawn] = (encoded, available)
+            opened.add(split, *known[drawn])
         return opened
 
     def _opened(self, job: Job) -> tuple[Inputs, dict[Any, Any]]:

@@ -45,16 +45,13 @@ class Inputs:
     data: dict[str, EncodedExamples]
     available: dict[str, int]
 
-    def add(self, split: str, examples: Examples, available: int) -> None:
-        """Add the examples of a split, drawn from ``available``, and check their labels."""
-        self.compare(split, examples)
-        self.data[split] = self.encode(examples)
-        self.available[split] = available
-        if split != "train":
-            self.readout(split)
+    def add(self, split: str, added: Examples | EncodedExamples, available: int) -> None:
+        """Add the examples of a split, drawn from ``available``, and check their labels.
 
-    def compare(self, split: str, examples: Examples) -> None:
-        """Warn if one split has pairs and another single texts, or if splits share texts."""
+        Warns if one split has pairs and another single texts, or if splits share texts.
+        """
+        encoded = self.encode(added) if isinstance(added, Examples) else added
+        examples = encoded.examples
         texts = _texts(examples)
         for other, data in self.data.items():
             pairs = examples.two_segments
@@ -73,6 +70,9 @@ class Inputs:
                     f"{split} data {examples.name}: {both} of {len(texts)} distinct texts are also "
                     f"among the drawn {other} data; if that is not intended, name another file"
                 )
+        self.data[split], self.available[split] = encoded, available
+        if split != "train":
+            self.readout(split)
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
         """Tokenize more examples in the same way."""

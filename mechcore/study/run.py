@@ -272,10 +272,11 @@ def write_results(
     _note(out, written=sorted(wanted))
     return [out / folder for folder in by_folder]
 
-
     names = _known(out).get("written")
     names = names if isinstance(names, list) else []
     return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
+
+
 def _noted(out: Path) -> dict[str, Any]:
     path = out / STUDY
     try:
