@@ -261,7 +261,7 @@ def test_a_lab_answers_about_one_checkpoint_and_its_data(copied: Path) -> None:
         ("ood.csv", "ood data ood"),
     ):
         lab, replaced = opened(copied), copied / file
-        assert lab.means is lab.means
+        assert len(lab.means.z)  # the first question
         before = replaced.read_bytes()
         own = file.endswith("safetensors")
         replaced.write_bytes(weights.read_bytes() if own else before + b"\n")
