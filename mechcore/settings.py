@@ -86,7 +86,7 @@ def _number(value: float | None) -> str:
 
 
 def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
-    """A field of a class of settings, see `Setting`; `dataclasses.MISSING` if it is required."""
+    """A field of a class of settings, see `Setting`; required ones have `dataclasses.MISSING`."""
     metadata = {DESCRIBED: Setting(help, option, **more)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)

@@ -1,4 +1,4 @@
-"""Digests of the source code that makes a result, with all that it imports of its package and ours.
+"""Digests of the source code that makes a result, and of what it imports from mechcore.
 
 Documentation, layout and code that only shows results (`SHOWING`) do not count; for the standard
 library and packages that are `VERSIONED`, only versions do.

@@ -27,7 +27,7 @@ def training_on(
     device: str = "cpu",
     splits: Sequence[str] = TEST_SPLITS,
 ) -> Training:
-    """A training ready to start, on test data of ``splits``; with a prompt of a language model.
+    """A training ready to start, on test data of ``splits``; with a prompt, of a language model.
 
     Classes are those of the model's settings, the task, or the training data, in this order.
 

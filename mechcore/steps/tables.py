@@ -258,7 +258,7 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
 def subset_groups(
     subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, list[str]]]:
-    """Split and subsets of groups: ``ID`` and ``OOD``, and those of ``groups``, which beat them."""
+    """Split and subsets of groups: ``ID``, ``OOD`` and ``groups``, which may redefine ``OOD``."""
     every = {
         split.upper(): (split, list(subsets.loc[subsets["split"] == split, "subset"].unique()))
         for split in TEST_SPLITS

@@ -98,7 +98,7 @@ def _beside(pool: ProcessPoolExecutor, place: tuple[Any, ...], job: Job) -> Futu
 
 
 def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
-    """Run a job, whose needs are done, unless another process meanwhile has."""
+    """Run a job whose needs are done, unless another process has done it meanwhile."""
     from mechcore.session import plain_session
 
     error, store_failed = None, False

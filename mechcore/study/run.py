@@ -238,7 +238,7 @@ def opened(out: Path) -> Opened:
 def write_results(
     study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
 ) -> list[Path]:
-    """Copy the results of a finished study to ``out``, remove its outdated ones; its folders."""
+    """Copy a finished study's results to ``out``, remove outdated ones, return its folders."""
     by_folder, wanted = study.results(), set[str]()
     for folder, results in by_folder.items():
         tables = [f"{TABLES_FOLDER}/{name}.csv" for name in results.tables]
