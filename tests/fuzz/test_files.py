@@ -56,8 +56,8 @@ def masks(tmp_path: Path) -> list[Path]:
     mask = Mask.full(SHAPE).without("L0.H1", "L1.MLP")
     paths = [tmp_path / name for name in ("one.json", "one.safetensors", "two.safetensors")]
     mask = mask.with_identity(Identity(2, 4, 4, 16, "float32", "a" * 64))
-    for path, each in zip(paths, (mask, mask, Mask.stack([mask, ~mask])), strict=True):
-        each.save(path, {"note": "x"})
+    for path, saved in zip(paths, (mask, mask, Mask.stack([mask, ~mask])), strict=True):
+        saved.save(path, {"note": "x"})
     return paths
 
 

@@ -198,4 +198,4 @@ def test_a_study_comes_back_from_a_file(changes: dict[str, Any]) -> None:
 def test_every_setting_is_changed_above() -> None:
     """Or the property would not hold for what it leaves at its default."""
     for kind, changes in {**CHANGES, StudyConfig: STUDIES}.items():
-        assert {field.name for field in fields(kind)} == {n for each in changes for n in each}
+        assert {field.name for field in fields(kind)} == {n for change in changes for n in change}
