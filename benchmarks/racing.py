@@ -35,7 +35,7 @@ from mechcore.components import KINDS, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.inputs import load_inputs
+from mechcore.steps.inputs import open_model, read_split
 
 ERROR = 0.05
 
@@ -108,7 +108,9 @@ def raced(options: argparse.Namespace) -> None:
     model = config.model if options.model is None else replace(config.model, source=options.model)
     data = replace(config.data, train=options.train, ood=options.ood)
     data = replace(data, max_train=options.means, max_ood=options.examples)
-    inputs = load_inputs(model, data, ("train", "ood"))
+    inputs = open_model(model)
+    for split in ("train", "ood"):
+        inputs.add(split, *read_split(split, model, data))
     means = MeanActivations.compute(inputs.model, inputs.data["train"])
     shape = ModelShape.of(inputs.model)
     names = options.components

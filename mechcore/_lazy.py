@@ -1,8 +1,4 @@
-"""Packages whose names are imported on first use, as in SPEC 1 of Scientific Python.
-
-A package's names are written once, as the imports of its ``TYPE_CHECKING`` block: type checkers and
-editors read it there, and `attach` derives ``__all__`` from it.
-"""
+"""Packages whose names, the imports of their ``TYPE_CHECKING`` block, are imported on first use."""
 
 from __future__ import annotations
 
@@ -15,11 +11,7 @@ from typing import Any
 
 
 def attach(package: str) -> None:
-    """Make a package that is being imported load its names and submodules on first access.
-
-    Args:
-        package: its ``__name__``.
-    """
+    """Make the package being imported load its names and submodules on first access."""
     module: Any = sys.modules[package]
     homes = {
         name.name: statement.module

@@ -1,9 +1,6 @@
-"""Short spinning of torch's threads on a shared processor.
+"""Short spinning of torch's threads on a shared processor, where it wastes most of the time.
 
-OpenMP's threads spin for milliseconds before they sleep, which is fastest as long as no other
-process needs the cores, and otherwise wastes most of the time, including mechcore's own. OpenMP
-reads its environment once, when torch loads it, so this is set earlier, unless the user has set
-it.
+OpenMP reads its environment once, when torch loads it.
 """
 
 from __future__ import annotations
@@ -17,10 +14,7 @@ WAITING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 
 
 def wait_briefly() -> None:
-    """Shorten spinning on a shared machine, for this process and those it starts.
-
-    A machine counts as shared if others keep a quarter of its cores busy, and at least one.
-    """
+    """Shorten spinning if others keep a quarter of the cores busy, and at least one."""
     if "torch" in sys.modules or not os.environ.keys().isdisjoint([*WAITING, "OMP_WAIT_POLICY"]):
         return
     if _n_running() > max(1, (os.cpu_count() or 1) // 4):

@@ -1,7 +1,4 @@
-"""Errors and warnings a user can act on.
-
-Every message names the thing, what was found, what was expected and what to do.
-"""
+"""Errors and warnings: they name the thing, what was found, what was expected, what to do."""
 
 import sys
 import warnings
@@ -58,25 +55,10 @@ def first_names(names: Collection[object], most: int = 20, longest: int = 40) ->
 
 
 def check_seed(seed: object) -> None:
-    """Check, before any work, that a seed is valid.
-
-    Raises:
-        InputError: the seed is negative or not a whole number.
-    """
+    """Raise `InputError` for a negative seed, or one that is not a whole number."""
     whole = isinstance(seed, Integral)
     if isinstance(seed, (str, Real)) and not (whole and seed >= 0):  # type: ignore[operator]
         raise InputError(f"seed {seed!r}: expected a whole number from 0")
-
-
-def meant_share(value: object) -> str:
-    """A "did you mean" for a percentage given as a share; empty for other values.
-
-    >>> meant_share(50)
-    '; did you mean 0.5 (50 %)?'
-    """
-    if isinstance(value, (int, float)) and 1 < value < 100:
-        return f"; did you mean {float(value) / 100:g} ({value:g} %)?"
-    return ""
 
 
 def reason(error: BaseException) -> str:

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_can_write(path: str | Path) -> None:
-    """Check, before any work, that ``path`` can be created.
-
-    Raises:
-        InputError: its folder cannot be created or is not writable.
-    """
+    """Raise `InputError`, before any work, if ``path`` cannot be created."""
     place = Path(path).absolute()
     while not place.exists():
         place = place.parent
@@ -33,45 +29,11 @@ def check_can_write(path: str | Path) -> None:
         raise InputError(f"{path}: cannot be written: {place} is not a writable folder")
 
 
-@contextmanager
-def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
-    """Hold a lock; yields False if it was not free within ``timeout`` seconds (-1: no limit).
-
-    The system releases it when the process dies; its file exists only while it is held.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    from filelock import FileLock, Timeout
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout)
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        # While it is held: a process that has opened the file, and then gets its lock, sees that
-        # the name is gone and starts over (filelock since 3.24).
-        path.unlink(missing_ok=True)
-        lock.release()
-
-
 def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then move it into place.
-
-    A reader sees the old file or the whole new one, never a part; nothing stays after an error.
-
-    Raises:
-        OSError: writing failed, such as on a full disk; it names ``path``.
-    """
+    """Let ``write`` fill a temporary file beside ``path``, then move it into place, whole."""
     path = Path(path)
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Writers such as pandas infer the format from the suffix.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
         temporary = Path(name)
@@ -91,10 +53,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], Any]) -> None:
 
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
-    """A folder to fill that becomes ``out`` at the end of the block, and vanishes on an error.
-
-    ``out`` must not exist, or be empty.
-    """
+    """A folder to fill that becomes ``out``, so far missing or empty, at the end of the block."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
         folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
@@ -133,7 +92,6 @@ def copy_linked(source: Path, target: Path) -> None:
 
 
 def _open_to_others(path: Path) -> None:
-    """Give a file the usual permissions; those of temporary and safetensors files are narrower."""
     umask = os.umask(0)
     os.umask(umask)
     path.chmod(0o666 & ~umask)
@@ -154,34 +112,21 @@ def write_json(path: str | Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-# -- tables ---------------------------------------------------------------------------------------
-
-
 def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
     """Write a table as CSV atomically, without the index, floats with twelve digits."""
     # Python before 3.13 leaves a carriage return unquoted, which then reads as the end of a row.
     cells = [*frame.columns, *frame.to_numpy(dtype=object).flat]
     returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
     quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
-    form: Any = {"index": False, "quoting": quoting, "float_format": _twelve_digits}
+    form: Any = {"index": False, "quoting": quoting}
+    form["float_format"] = lambda value: repr(float(f"{value:.12g}"))
     write_atomically(path, lambda temporary: frame.to_csv(temporary, **form))
-
-
-def _twelve_digits(value: float) -> str:
-    return repr(float(f"{value:.12g}"))
-
-
-# -- tensors --------------------------------------------------------------------------------------
 
 
 def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors with text metadata atomically; equal content gives equal bytes.
-
-    Raises:
-        OSError: writing failed, such as on a full disk.
-    """
+    """Write tensors with text metadata atomically; equal content gives equal bytes."""
     from safetensors.torch import save
 
     content = memoryview(save(dict(tensors), dict(metadata)))

@@ -24,11 +24,7 @@ class Identity:
 
     @classmethod
     def from_fields(cls: type[Self], values: Any) -> Self:
-        """An identity from the output of `asdict`, read back from a file.
-
-        Raises:
-            ValueError: fields are missing or unknown, or one is not of its type.
-        """
+        """An identity from the output of `asdict`; raises `ValueError` for anything else."""
         names = [field.name for field in fields(cls)]
         if not isinstance(values, dict) or set(values) != set(names):
             raise ValueError(f"found the identity {shown(values)!r}, expected {', '.join(names)}")

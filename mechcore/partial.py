@@ -1,8 +1,4 @@
-"""Partial results: what interrupted work saves in a folder to resume from.
-
-A file's name contains a digest of everything that its content depends on, so work resumes only
-from its own results.
-"""
+"""Partial results: what interrupted work saves in a folder to resume from."""
 
 from __future__ import annotations
 
@@ -32,12 +28,10 @@ SECONDS_BETWEEN_SAVES = 30.0
 
 
 class Partial:
-    """Tensors of unfinished work, in a file.
+    """Tensors of unfinished work, in a file of ``folder``; None saves nothing.
 
-    Args:
-        folder: can be shared by any amount of work; None saves nothing.
-        kind: the kind of work, in a word.
-        depends_on: everything that determines its results: the model, examples, means, JSON values.
+    Its name has a digest of ``depends_on``: the model, examples, means and JSON values that
+    determine the results.
 
     Raises:
         InputError: the folder could not be written.
@@ -73,11 +67,7 @@ class Partial:
 
 
 class Steps:
-    """Tensors filled step by step, saved periodically and at the end of the block.
-
-    Attributes:
-        done: numbers of the finished steps.
-    """
+    """Tensors filled step by step, saved periodically and at the end; ``done`` are its steps."""
 
     def __init__(self, partial: Partial, tensors: Mapping[str, Tensor]) -> None:
         self.partial, self.tensors = partial, tensors
@@ -106,11 +96,7 @@ class Steps:
 
 
 def known_fill(fill: Any) -> Any:
-    """The identity of a fill: its name and, unless it is mechcore's own, its code.
-
-    Raises:
-        InputError: the fill has no registered name.
-    """
+    """The name of a fill, with its code if it is not mechcore's; raises `InputError` if unnamed."""
     pairs = pairs_of(fill)
     if pairs is not None:
         return pairs
@@ -132,7 +118,6 @@ def _digest_of(depends_on: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value for an object that is not one."""
     if isinstance(value, Tensor):
         return tensors_digest({"": value})
     if isinstance(value, EncodedExamples):

@@ -1,7 +1,4 @@
-"""Progress that library code reports and the command line shows.
-
-On a terminal it is a bar; elsewhere (log files, batch jobs) a line per tenth of the work.
-"""
+"""Progress: a bar on a terminal; elsewhere, as in log files, a line per tenth of the work."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
-Advance: TypeAlias = Callable[[float], None]
-"""Called with the amount of work done since the previous call."""
+Advance: TypeAlias = Callable[..., None]
+"""Called with the amount of work done since the previous call, by default 1."""
 
 
 _shown: ContextVar[_Bars | _Lines | None] = ContextVar("shown", default=None)
@@ -47,56 +43,38 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def within(name: str) -> AbstractContextManager[None]:
-    """Prefix the descriptions of everything inside the block with ``name``.
-
-    Bars inside vanish when they end, since there may be hundreds.
-    """
+    """Prefix the descriptions of everything inside the block, whose bars vanish at their end."""
     return _set(_within, name)
 
 
 @contextmanager
-def bar(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """Progress over ``total`` steps; call the yielded function per step, or with their number.
-
-    Silent unless `shown` is active.
-    """
-    with _reporting(description, total, in_shares=False) as advance:
-        yield lambda steps=1: advance(steps)
-
-
-def work(description: str, total: float) -> AbstractContextManager[Advance]:
-    """Progress over unequal steps; call the yielded function with each cost, in ``total``'s unit.
-
-    The time left is estimated from the remaining cost.
-    """
-    return _reporting(description, total, in_shares=True)
-
-
-@contextmanager
-def _reporting(description: str, total: float, *, in_shares: bool) -> Iterator[Advance]:
+def bar(description: str, total: float) -> Iterator[Advance]:
+    """Progress over work of size ``total``; call the yielded function with each amount done."""
     display, name = _shown.get(), _within.get()
     if display is None:
-        yield lambda amount: None
+        yield lambda amount=1: None
         return
-    with display.add(
-        f"{name}: {description}" if name else description, total, in_shares
-    ) as advance:
+    with display.add(f"{name}: {description}" if name else description, total) as advance:
         yield advance
 
 
 class _Bars:
-    """Bars on a terminal."""
-
     def __init__(self, console: Console) -> None:
+        from rich import progress
+
+        name = progress.TextColumn("{task.description}", markup=False)
+        shares = (progress.BarColumn(), progress.TaskProgressColumn())
+        elapsed, left = progress.TimeElapsedColumn(), progress.TextColumn("left")
+        times = (elapsed, left, progress.TimeRemainingColumn())
         self.console = console
-        self.progress = _bars_on(console)
+        self.progress = progress.Progress(name, *shares, *times, console=console)
 
     @contextmanager
-    def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
+    def add(self, description: str, total: float) -> Iterator[Advance]:
         self.progress.start()  # with the first bar: an earlier error leaves no blank line
-        task = self.progress.add_task(description, total=total, in_shares=in_shares)
+        task = self.progress.add_task(description, total=total)
         try:
-            yield lambda amount: self.progress.advance(task, amount)
+            yield lambda amount=1: self.progress.advance(task, amount)
         finally:
             if _within.get():
                 self.progress.remove_task(task)
@@ -106,47 +84,23 @@ class _Bars:
             self.progress.stop()
 
 
-def _bars_on(console: Console) -> Progress:
-    from rich import progress
-    from rich.text import Text
-
-    class Done(progress.ProgressColumn):
-        def render(self, task: progress.Task) -> Text:
-            return Text(_done(task.completed, task.total or 0, bool(task.fields.get("in_shares"))))
-
-    name = progress.TextColumn("{task.description}", markup=False)
-    times = (progress.TimeElapsedColumn(), progress.TextColumn("left"))
-    left = progress.TimeRemainingColumn()
-    return progress.Progress(name, progress.BarColumn(), Done(), *times, left, console=console)
-
-
-def _done(completed: float, total: float, in_shares: bool) -> str:
-    if not in_shares:
-        return f"{completed:.0f}/{total:.0f}"
-    return f"{100 * completed / total:.0f} %" if total else "0 %"
-
-
 class _Lines:
-    """Prints a line whenever another tenth of the work is done."""
-
     def __init__(self, console: Console) -> None:
         self.console = console
 
     @contextmanager
-    def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
+    def add(self, description: str, total: float) -> Iterator[Advance]:
         completed, n_lines, started = 0.0, 0, time.monotonic()
 
-        def advance(amount: float) -> None:
+        def advance(amount: float = 1) -> None:
             nonlocal completed, n_lines
             completed += amount
             tenths = int(completed * 10 / total + 1e-9)
             if tenths > n_lines:
                 n_lines = tenths
-                line = f"{description}: {_done(completed, total, in_shares)}"
-                if in_shares and tenths < 10:
-                    left = (time.monotonic() - started) * (total - completed) / completed
-                    line += f", about {duration(left)} left"
-                self.console.print(line, highlight=False, markup=False, emoji=False)
+                left = (time.monotonic() - started) * (total - completed) / completed
+                time_left = f", about {_duration(left)} left" if tenths < 10 else ""
+                _print(self.console, f"{description}: {100 * completed / total:.0f} %{time_left}")
 
         yield advance
 
@@ -154,19 +108,22 @@ class _Lines:
         pass
 
 
+def say(message: str) -> None:
+    """Print a line above the bars; silent unless `shown` is active."""
+    if (display := _shown.get()) is not None:
+        _print(display.console, message)
+
+
+def _print(console: Console, message: str) -> None:
+    console.print(message, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
 def is_shown() -> bool:
     """Whether progress is shown here."""
     return _shown.get() is not None
 
 
-def say(message: str) -> None:
-    """Print a line above the bars; silent unless `shown` is active."""
-    if (display := _shown.get()) is not None:
-        display.console.print(message, highlight=False, markup=False, emoji=False, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """A time in words: ``40 s``, ``12 min``, ``2.5 h``."""
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -22,15 +22,8 @@ def imported(place: str) -> Any:
 class Registry(Generic[T]):
     """Objects of one kind by name, each imported on first use.
 
-    A package adds to it with an entry point in the registry's group, a notebook or script with
-    `register`. Names of mechcore and of packages cannot be reused; a notebook's registrations are
-    replaced when their cell is run again.
-
-    Args:
-        what: what one object is called in messages: ``"fill"``.
-        group: the entry point group: ``"mechcore.fills"``.
-        own: mechcore's own, as ``"module:attribute"`` by name.
-        base: a registry whose objects are also included.
+    Packages add to it by entry points in its ``group``, notebooks and scripts with `register`.
+    ``own`` are mechcore's, as ``"module:attribute"`` by name; those of ``base`` are included.
 
     >>> sizes: Registry[int] = Registry("size", "mechcore.sizes-in-this-example")
     >>> sizes.register("small")(3), sizes.names()
@@ -51,11 +44,7 @@ class Registry(Generic[T]):
         self._own = {name: EntryPoint(name, at, group) for name, at in (own or {}).items()}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Register the decorated object under ``name``.
-
-        Raises:
-            InputError: the name is taken.
-        """
+        """Register the decorated object; raises `InputError` if an installed one has the name."""
 
         def add(thing: T) -> T:
             if name in self and name not in self._added:
@@ -78,11 +67,7 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def __getitem__(self, name: str) -> T:
-        """The object of that name.
-
-        Raises:
-            InputError: there is none, or the package that provides it cannot be imported.
-        """
+        """The object of that name; raises `InputError` if it is unknown or cannot be imported."""
         if name in self._added:
             return self._added[name]
         if self.base is not None and name in self.base:
@@ -101,11 +86,7 @@ class Registry(Generic[T]):
         return self._imported[name]
 
     def remove(self, name: str) -> None:
-        """Remove an object that was added in code; for tests and notebooks.
-
-        Raises:
-            InputError: nothing of that name was added in code.
-        """
+        """Remove an object that was added in code; raises `InputError` if there is none."""
         if name not in self._added:
             raise self._unknown(name)
         del self._added[name]

@@ -1,8 +1,6 @@
-"""The state of torch and NumPy in which mechcore computes, independent of the user's session.
+"""The state of torch and NumPy in which mechcore computes: that of a new process.
 
-A default precision or device, autocast and TF32 products change numbers, which a store would
-keep; without gradients nothing can be trained. Computations run in the state of a new
-process, inside `plain_session` or `plain_numbers`; the session's own state is restored.
+A session's default precision or device, autocast and TF32 products would change numbers.
 """
 
 from __future__ import annotations
@@ -29,10 +27,7 @@ _to_restore = ExitStack()
 
 @contextmanager
 def plain_numbers() -> Iterator[None]:
-    """Compute in float32 on the processor unless asked otherwise, without autocast and TF32.
-
-    Whether gradients are recorded is unchanged. Nested blocks have no effect.
-    """
+    """Compute in float32 on the processor unless asked otherwise, without autocast and TF32."""
     if _here.plain:
         yield
         return
@@ -51,17 +46,13 @@ def plain_numbers() -> Iterator[None]:
 
 @contextmanager
 def plain_session() -> Iterator[None]:
-    """`plain_numbers`, with gradients enabled even if the user has switched them off.
-
-    Tensors made inside can also be used outside of ``torch.inference_mode``.
-    """
+    """`plain_numbers`, with gradients enabled even if the user has switched them off."""
     with plain_numbers(), torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextmanager
 def _shared() -> Iterator[None]:
-    """Set process-wide state."""
     global _threads_inside
     with _lock:
         if not _threads_inside:

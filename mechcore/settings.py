@@ -1,7 +1,6 @@
-"""Settings, each written once: a field of a frozen dataclass with its description.
+"""Settings, each written once: a field of a frozen dataclass, described by `setting`.
 
-The Python argument, the command-line option, the line in a file's template, validation and the
-reference page all come from the field, which `setting` describes.
+Validation, the command-line option, the line in a file's template and the reference come from it.
 """
 
 from __future__ import annotations
@@ -13,16 +12,12 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mechcore.errors import InputError, meant_share, shown
+from mechcore.errors import InputError, shown
 
 S = TypeVar("S")
 
-MOST_COUNTED = 2**31 - 1
-"""Upper limit of counts of examples, tokens, resamples, cores or seeds per job."""
-
-_LARGEST = 1e6
-_LONGEST_NAME, _LONGEST_PATH = 255, 1000
-"""Limits of file systems."""
+_LARGEST = {int: 2**31 - 1, float: 1e6}
+"""Upper limits of numbers with a lower one only."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +26,16 @@ class Setting:
 
     Attributes:
         help: its description, for every place that shows it.
-        option: its command-line option, or empty for none. ``{group}`` is the name of the
-            settings that contain it. Settings with the same option are set together. An option
-            that begins with ``--no-`` is a flag that sets an optional setting to None.
-        least: minimum, or minimum of each value of a list.
-        above: exclusive minimum, instead of ``least``.
-        most: maximum; if only a minimum is given, `MOST_COUNTED` or a million.
-        below: exclusive maximum, instead of ``most``.
+        option: its command-line option; ``{group}`` is the name of the settings that contain it.
+            Settings with the same option are set together.
+        least, above: minimum, also of each value of a list, or exclusive minimum.
+        most, below: maximum, or exclusive maximum.
         distinct: a list with at least one value and no duplicates.
         place: the text names a file, folder or the like.
         all: None takes all, written 0 on the command line.
         example: a value in a file's notation, if the default shows too little.
-        panel: the panel of the command's help that shows the option, instead of the ``panel`` of
-            its class.
-        rare: the option is hidden from ``--help``; ``--help-all`` shows it.
+        panel: the panel of the command's help, instead of that of its class.
+        rare: the option is shown by ``--help-all`` alone.
     """
 
     help: str
@@ -67,7 +58,7 @@ class Setting:
 
     def _most(self, kind: type) -> float | None:
         if self.most is None and self.below is None:
-            return MOST_COUNTED if kind is int else _LARGEST
+            return _LARGEST[kind]
         return self.most
 
     def range(self, kind: type) -> str:
@@ -95,14 +86,7 @@ def _number(value: float | None) -> str:
 
 
 def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
-    """A field of a class of settings.
-
-    Args:
-        default: its default; `dataclasses.MISSING` if it is required.
-        help: see `Setting`.
-        option: see `Setting`.
-        more: the other attributes of `Setting`.
-    """
+    """A field of a class of settings, see `Setting`; required ones have `dataclasses.MISSING`."""
     metadata = {DESCRIBED: Setting(help, option, **more)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -110,7 +94,6 @@ def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
 
 
 DESCRIBED = "mechcore"
-"""Key of a field's `Setting` in its metadata."""
 
 OF_STUDY = "mechcore-of-study"
 """Metadata key of a field that takes the study's value and is not a setting of its own."""
@@ -120,13 +103,8 @@ OF_STUDY = "mechcore-of-study"
 class Presets(Generic[S]):
     """Named settings of one class, to be used as they are or with changes.
 
-    Attributes:
-        what: their purpose, in messages.
-        named: the presets.
-        default: the preset to use if none is named.
-        option: the command-line option for changes that have no option of their own.
-        preset_option: the command-line option for the preset's name.
-        changed: derives further changes from given ones.
+    ``option`` and ``preset_option`` are the command-line options for changes without their own
+    option and for the preset; ``changed`` derives further changes from given ones.
     """
 
     what: str
@@ -137,11 +115,7 @@ class Presets(Generic[S]):
     changed: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda changes: changes)
 
     def make(self, preset: str | S, **changes: Any) -> S:
-        """A preset, or other settings, with changes.
-
-        Raises:
-            InputError: the preset or a setting is unknown, or a value is out of its range.
-        """
+        """A preset, or other settings, with changes; raises `InputError` if they are invalid."""
         if isinstance(preset, str):
             if preset not in self.named:
                 raise InputError(
@@ -156,11 +130,7 @@ class Presets(Generic[S]):
         return replace(preset, **self.changed(changes))  # type: ignore[type-var]
 
     def read(self, value: Any) -> S | None:
-        """Settings from a file: a preset's name, or changes to a preset; None stays None.
-
-        Raises:
-            InputError: the value is neither.
-        """
+        """Settings from a file: a preset's name, or changes to a preset; None stays None."""
         if value is None or isinstance(value, type(self.named[self.default])):
             return value
         if isinstance(value, str):
@@ -200,25 +170,15 @@ class Entry:
         return type(None) in get_args(self.type)
 
     def check(self, what: str, value: Any, none: str = "none") -> None:
-        """Check that a value is valid.
-
-        Args:
-            what: the displayed name of the setting.
-            value: the value to check.
-            none: how None is written here; empty if it cannot be written.
-
-        Raises:
-            InputError: the value is invalid.
-        """
+        """Raise `InputError` for an invalid value of ``what``; ``none`` says how to write None."""
         if value is None and self.optional:
             return
         expected = [_problem(kind, value, self.setting) for kind in self.choices]
         if "" not in expected:
             said = " or ".join(dict.fromkeys(expected))
             said += f", or {none}" if self.optional and none else ""
-            hint = meant_share(value) if float in self.choices else ""
-            said += hint if hint and not _problem(float, value / 100, self.setting) else ""
-            raise InputError(f"{what} is {_shown(value)}; expected {said}")
+            written = [*value] if isinstance(value, tuple) else value
+            raise InputError(f"{what} is {shown(repr(written))}; expected {said}")
 
 
 def _problem(kind: Any, value: Any, setting: Setting) -> str:
@@ -249,15 +209,8 @@ def _text_problem(value: Any, setting: Setting) -> str:
         return "text"
     if not setting.place:
         return ""
-    if not value.strip() or any(ord(c) < 32 for c in value):
-        return "text without control characters"
-    parts = [part.encode("utf-8", "surrogatepass") for part in value.split("/")]
-    if max(map(len, parts)) > _LONGEST_NAME or len(value) > _LONGEST_PATH:
-        return (
-            f"at most {_LONGEST_PATH} characters, and {_LONGEST_NAME} bytes for the name of a "
-            "file or folder"
-        )
-    return ""
+    usable = value.strip() and not any(ord(c) < 32 for c in value)
+    return "" if usable else "text without control characters"
 
 
 def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
@@ -279,13 +232,9 @@ def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
     return f"{listed}, each {_problem(kind, None, setting)}"
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        value = list(value)
-    try:
-        return shown(repr(value))
-    except ValueError:  # Python does not print numbers of more than 4300 digits
-        return "a number of many digits"
+def entries(kind: Any) -> Mapping[str, Entry]:
+    """The settings of a class by name, in order."""
+    return _entries(kind)
 
 
 @cache
@@ -300,39 +249,14 @@ def _entries(kind: Any) -> Mapping[str, Entry]:
     return known
 
 
-def entries(kind: Any) -> Mapping[str, Entry]:
-    """The settings of a class by name, in order."""
-    return _entries(kind)
-
-
 def check(settings: Any, what: str) -> None:
-    """Check that every setting has a valid value.
-
-    Args:
-        settings: an instance of a class of settings.
-        what: what the settings describe, for messages.
-
-    Raises:
-        InputError: a value is invalid; the message names the setting and the valid values.
-    """
+    """Raise `InputError` for an invalid value; ``what`` says what the settings describe."""
     for entry in entries(type(settings)).values():
         entry.check(f"{what}: {entry.name}", getattr(settings, entry.name))
 
 
-def all_entries(kind: type, place: str = "") -> Iterator[tuple[str, Entry]]:
-    """Every setting of a class, including those in its groups, by dotted name."""
-    for entry in entries(kind).values():
-        yield f"{place}{entry.name}", entry
-        if entry.group is not None:
-            yield from all_entries(entry.group, f"{place}{entry.name}.")
-
-
 def with_values(settings: S, values: Mapping[str, Any]) -> S:
-    """The settings with changed values, by dotted name.
-
-    Raises:
-        InputError: a value is invalid, or belongs to a group that is left out.
-    """
+    """The settings with changed values, by dotted name; raises `InputError` if one is invalid."""
     changes: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
@@ -371,9 +295,7 @@ def changed(before: Any, after: Any, place: str = "") -> Iterator[str]:
 def origins(*stages: tuple[str, Any]) -> dict[str, str]:
     """Where each setting that is not a default came from.
 
-    Args:
-        stages: successive settings of one class, each with the origin of its changes to the
-            previous one: defaults first, the settings in use last.
+    ``stages`` are successive settings of one class, each with the origin of its changes.
 
     >>> origins(("defaults", Setting("")), ("file", Setting("a")), ("options", Setting("a", "-b")))
     {'help': 'file', 'option': 'options'}

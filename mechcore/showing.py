@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = 20
-"""Rows of a table that a notebook shows."""
 
 _FEW = 3
 

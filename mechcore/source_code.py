@@ -1,10 +1,7 @@
-"""Digests of the source code that makes a result, so that editing the code recomputes the result.
+"""Digests of the source code that makes a result, and of what it imports from mechcore.
 
-Code is compared after parsing, without docstrings: comments, layout and documentation do not
-count. A module counts together with everything it imports from its own package and from mechcore,
-wherever in its text the import is. Code that only shows results does not count: class methods
-named in `SHOWING`, and anything that only they use in their module. For the standard library, and
-for packages whose versions are known to matter, only the versions count.
+Documentation, layout and code that only shows results (`SHOWING`) do not count; for the standard
+library and packages that are `VERSIONED`, only versions do.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,6 @@ WITHOUT_EFFECT = ("errors", "progress", "registry", "source_code", "study")
 """Modules of mechcore that change no result: messages, display, lookup and storage."""
 
 SHOWING = frozenset(("blocks", "headlines", "sections", "tiles"))
-"""Class methods that only show results."""
 
 VERSIONED = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
 """Packages that any result may depend on; their versions count."""
@@ -39,14 +35,10 @@ _VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_modul
 
 
 def code_digests(things: Iterable[object]) -> dict[str, str]:
-    """Digests of the code of classes and functions.
+    """Digests of the code of classes and functions by module, including those of base classes.
 
-    Returns:
-        Digests by the name of each module involved, including those of base classes; objects from
-        a notebook or script count by their own name, without what they call there.
-
-    Raises:
-        InputError: the source of one of them cannot be read.
+    Objects from a notebook or script count by their own name, without what they call there; an
+    `InputError` says that their source cannot be read.
     """
     digests: dict[str, str] = {}
     waiting: list[str] = []
@@ -119,7 +111,6 @@ def _source_in_cell(thing: object) -> str | None:
 
 @cache
 def _places(package: str) -> tuple[Path, ...]:
-    """Folders of an installed package, or the file of a stand-alone module."""
     try:
         spec = None if package == "__main__" else find_spec(package)
     except ValueError:  # made in memory
@@ -132,7 +123,6 @@ def _places(package: str) -> tuple[Path, ...]:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module, imported or not; None for code in a notebook or script."""
     package, *rest = module.split(".")
     for place in _places(package):
         if place.suffix == ".py":
@@ -154,7 +144,6 @@ def _read(module: str, file: Path, modified: int, size: int) -> tuple[str, tuple
 
 
 def _computing(tree: ast.Module) -> ast.Module:
-    """A module without the code that only shows results."""
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     shows = {id(node) for cls in classes for node in cls.body if _shows(node)}
     if not shows:
@@ -207,16 +196,13 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
-    """Modules that a module imports from its own package and from mechcore.
-
-    Imports only for type checking do not count, except in a package, where lazy imports are listed.
-    """
+    """Modules of these packages that a module imports, in a package also for type checking."""
     own = {module.partition(".")[0], PACKAGE}
     for node in ast.walk(tree) if is_package else _run_statements(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.partition(".")[0] in own)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, module, is_package)
+            base = _absolute(node, module if is_package else module.rpartition(".")[0])
             if base.partition(".")[0] in own:
                 yield from (_defining(base, alias.name) for alias in node.names)
 
@@ -234,12 +220,8 @@ def _run_statements(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _run_statements(node)
 
 
-def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = module.split(".")
-    base = parts[: len(parts) - node.level + is_package]
-    return ".".join([*base, *([node.module] if node.module else [])])
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    return resolve_name("." * node.level + (node.module or ""), package)
 
 
 def _defining(base: str, name: str) -> str:
@@ -253,5 +235,5 @@ def _defining(base: str, name: str) -> str:
         if isinstance(node, ast.ImportFrom) and any(
             (alias.asname or alias.name) == name for alias in node.names
         ):
-            return _defining(_absolute(node, base, is_package=True), name)
+            return _defining(_absolute(node, base), name)
     return base

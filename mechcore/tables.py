@@ -1,7 +1,6 @@
-"""The content of a table, described once: its columns, their types, units and meaning.
+"""The content of a table, described once, next to the function that makes it.
 
-A `Schema` is defined next to the function that makes the table. Writing and reading, the report's
-headers and numbers, and the reference of all tables come from it.
+Writing and reading, the report's headers and numbers, and the reference come from its `Schema`.
 """
 
 from __future__ import annotations
@@ -25,18 +24,13 @@ Kind = Literal["text", "flag", "seed", "whole", "number", "share", "points"]
 ``whole``, any other; ``number``; ``share``, from 0 to 1, shown in percent; ``points``, a difference
 of two shares, shown in percentage points."""
 
-_NO_NUMBER = math.nan
-
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table, which may lack it if it is ``optional``.
 
     Attributes:
         name: its name in the file; ``mass_*`` stands for every column that begins with ``mass_``.
-        kind: its type.
-        meaning: a short description.
-        unit: the displayed unit; points for differences of shares.
         header: its header on a page, without the unit; by default its name.
         digits: decimals shown, if not those of the kind.
         signed: whether positive numbers are shown with a plus.
@@ -44,7 +38,6 @@ class Column:
             p-values, to two digits; ``"bare"`` for shares in percent without the sign.
         names: displayed names of values; others are shown as they are.
         ends: the columns with the ends of its interval.
-        optional: whether a table may lack it.
     """
 
     name: str
@@ -84,7 +77,7 @@ class Column:
             return str(name).startswith(self.name[:-1])
         return name == self.name
 
-    def show(self, value: Any, low: float = _NO_NUMBER, high: float = _NO_NUMBER) -> str:
+    def show(self, value: Any, low: float = math.nan, high: float = math.nan) -> str:
         """A value as shown on a page, with the ends of its interval if given.
 
         >>> Column("accuracy", "share").show(0.5, 0.25, 0.75) == "50.0\u00a0% [25.0, 75.0]"
@@ -95,8 +88,9 @@ class Column:
         if self.kind == "flag":
             text = "yes" if value else "no"
             return self.names.get(text, text)
-        ends = (_NO_NUMBER if _missing(end) else end for end in (value, low, high))
-        value, low, high = ends
+        import pandas as pd
+
+        value, low, high = (math.nan if pd.isna(end) else end for end in (value, low, high))
         text = self._shown(value)
         if math.isfinite(low) and math.isfinite(high):
             text += f" [{self._plain(low)}, {self._plain(high)}]"
@@ -125,7 +119,6 @@ class Column:
         return self._plain(value)
 
     def _plain(self, value: float) -> str:
-        """A number without its unit."""
         if self.shown == "exact":
             return f"{value:g}" if math.isfinite(value) else DASH
         if self.kind == "seed":
@@ -136,12 +129,6 @@ class Column:
             digits = 1 if self.digits is None else self.digits
             return number(100 * value, digits, signed=self.kind == "points" or self.signed)
         return number(value, 2 if self.digits is None else self.digits, signed=self.signed)
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(value))
 
 
 def estimate(
@@ -156,18 +143,10 @@ def estimate(
     populations: bool = False,
     **options: Any,
 ) -> tuple[Column, ...]:
-    """Columns of a number and its 95 % interval.
+    """Columns of a number and its 95 % interval, from ``low`` to ``high``.
 
-    Args:
-        name: name of the column with the number.
-        kind: type of all three.
-        meaning: meaning of the number.
-        low: name of the column with the lower end.
-        high: name of the column with the upper end.
-        over: how the interval is computed.
-        optional_ends: whether a table may lack the ends.
-        populations: whether to add ends for the other population, if examples form clusters.
-        options: other attributes of the columns.
+    ``over`` says how the interval is computed; ``populations`` adds ends for the other population,
+    if examples form clusters; ``options`` are other attributes of the columns.
     """
     value = Column(name, kind, meaning, ends=(low, high), **options)
     lower, upper = (
@@ -193,13 +172,7 @@ def estimate(
 
 @dataclass(frozen=True)
 class Schema:
-    """The content of one table.
-
-    Attributes:
-        name: name of the table, and of its file without ``.csv``.
-        meaning: what a row describes.
-        columns: the columns in file order.
-    """
+    """The content of one table: its name, what a row describes, and its columns in order."""
 
     name: str
     meaning: str
@@ -241,24 +214,14 @@ class Schema:
         return Schema(name, meaning or self.meaning, (*self.columns, *more))
 
     def check(self, table: pd.DataFrame) -> None:
-        """Check that a table has exactly these columns, with values of their types.
-
-        Raises:
-            InputError: the table does not match.
-        """
+        """Raise `InputError` unless a table has exactly these columns, of their types."""
         import pandas as pd
 
-        missing = [name for name in self.required if name not in table.columns]
-        others = [str(n) for n in table.columns if not any(c.matches(n) for c in self.columns)]
-        if missing or others:
+        known = all(any(c.matches(name) for c in self.columns) for name in table.columns)
+        if not known or {*self.required} - {*table.columns}:
             raise InputError(
-                f"table {self.name}: found the columns {', '.join(map(str, table.columns))}; "
-                + "; ".join(
-                    f"{what} {', '.join(names)}"
-                    for what, names in (("its schema has also", missing), ("has no", others))
-                    if names
-                )
-                + ": change the schema or the function that makes the table"
+                f"table {self.name}: found the columns {', '.join(map(str, table.columns))}; its "
+                f"schema has {', '.join(self.names)}: change it or what makes the table"
             )
         for name in table.columns:
             column = self[str(name)]
@@ -272,11 +235,10 @@ class Schema:
                 raise InputError(f"table {self.name}: column {name}: {error}") from error
 
     def read(self, path: Path) -> pd.DataFrame:
-        """Read such a table; empty cells are missing numbers, or empty texts.
+        """Read such a table, where empty cells are missing numbers, or empty texts.
 
         Raises:
-            InputError: a column is missing or has values of another type, or rows are longer than
-                the header.
+            InputError: a column is missing or has values of another type, or rows are too long.
         """
         import pandas as pd
 
@@ -343,16 +305,7 @@ def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
 def write_tables(
     folder: Path, tables: Mapping[str, pd.DataFrame], schemas: Iterable[Schema] = ()
 ) -> None:
-    """Write each table to ``folder/NAME.csv``, atomically.
-
-    Args:
-        folder: the folder of the files.
-        tables: the tables by name.
-        schemas: schemas of some tables, which are checked before any table is written.
-
-    Raises:
-        InputError: a table does not match its schema.
-    """
+    """Write each table to ``folder/NAME.csv``; raises `InputError` before, if one does not fit."""
     for schema in schemas:
         if schema.name in tables:
             schema.check(tables[schema.name])
@@ -360,13 +313,10 @@ def write_tables(
         write_csv(folder / f"{name}.csv", table)
 
 
-# -- columns that many tables have ----------------------------------------------------------------
-
 DATA = Column("data", "text", "name of the data set")
 SPLIT = Column("split", "text", "``id`` (in-domain) or ``ood`` (out-of-domain)", names=SPLITS)
 SUBSET = Column("subset", "text", "named part of the data; ``all`` is every example")
 PLACE = (DATA, SPLIT, SUBSET)
-"""Columns that say which examples a row covers."""
 
 N = Column("n", "whole", "examples")
 CLUSTERS = (
@@ -386,7 +336,6 @@ CLUSTERS = (
         optional=True,
     ),
 )
-"""Columns of tables whose examples form clusters."""
 SEED = Column("seed", "seed", "seed of the training or pruning")
 TARGET = Column("target_sparsity", "share", "target sparsity", header="target", shown="exact")
 CHECKPOINT = Column("checkpoint", "text", "step or name of the checkpoint")
@@ -395,4 +344,3 @@ COMPONENT = Column("component", "text", "name of the head or MLP, such as ``L0.H
 LAYER = Column("layer", "whole", "its layer, from 0")
 HEAD = Column("head", "whole", "number of the head in its layer; missing for MLPs")
 PART = (COMPONENT, LAYER, HEAD)
-"""Columns that identify the head or MLP of a row."""

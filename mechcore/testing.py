@@ -1,7 +1,6 @@
-"""Checks for the tests of packages that extend mechcore, such as ``check_fill("half")``.
+"""Checks for the tests of packages that extend mechcore, on tiny models, in seconds.
 
-Each runs an extension on a tiny model, in seconds. It raises a one-line AssertionError that names
-what was checked, what it returned and what was expected.
+They raise an AssertionError that says what was checked, what it returned, what was expected.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.settings import DESCRIBED, OF_STUDY, Entry, check, entries
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.inputs import load_inputs
+from mechcore.steps.inputs import open_model, read_split
 from mechcore.study.run import run_study
 
 SMALL = StudyConfig(
@@ -54,7 +53,6 @@ SMALL = StudyConfig(
 
 @contextmanager
 def _checking(what: str, thing: Any) -> Iterator[None]:
-    """Turn every error inside into a one-line AssertionError."""
     name = thing if isinstance(thing, str) else getattr(thing, "__name__", repr(thing))
     try:
         yield
@@ -77,9 +75,12 @@ def _agree(logits: Tensor, expected: Tensor, what: str) -> None:
 
 
 def _embedded(which: Any = "encoder", answers: bool = True) -> Any:
-    """An embedded model, loaded anew, and a few examples."""
-    inputs = load_inputs(ModelConfig(embedded=which), SMALL.data, ("train",), answers=answers)
-    return inputs.model, inputs.data["train"]
+    config = ModelConfig(embedded=which)
+    inputs, (examples, _) = (
+        open_model(config, answers=answers),
+        read_split("train", config, SMALL.data),
+    )
+    return inputs.model, inputs.encode(examples, words=not answers)
 
 
 def check_fill(kind: FillMaker) -> None:
@@ -88,9 +89,6 @@ def check_fill(kind: FillMaker) -> None:
     Its values must have the right shapes, be finite and depend only on the seed. Masks of ones
     must not change the logits; masks of zeros must give the logits of a model in which plain torch
     hooks insert the values, unless the fill draws at random. The model must stay unchanged.
-
-    Raises:
-        AssertionError: a condition fails.
     """
     with _checking("fill", kind), torch.no_grad():
         model, data = _embedded()
@@ -126,12 +124,8 @@ def check_fill(kind: FillMaker) -> None:
 def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -> None:
     """Check a family, given by ``model_type`` or class, on a folder with a small checkpoint.
 
-    Loading compares the model with Hugging Face's. Its stack, if any, must give the logits of
-    the model, masked or not. With projections, an exported checkpoint must give those of the masked
-    model. Components must matter, since otherwise these checks show nothing.
-
-    Raises:
-        AssertionError: a condition fails.
+    Its stack, if any, must give the logits of the model, masked or not; with projections, an
+    exported checkpoint those of the masked model. Components must matter.
     """
     with _checking("architecture", kind), torch.no_grad(), TemporaryDirectory() as folder:
         model: Any = load_model(checkpoint)
@@ -165,12 +159,8 @@ def check_architecture(kind: str | type[Architecture], checkpoint: str | Path) -
 def check_pruning_method(method: str | PruningMethod) -> None:
     """Check a pruning method, given by name or itself, on the embedded encoder.
 
-    It must give a savable subnetwork for each target and seed, or one for each target.
-    Masks must be binary, keep the requested number of components, and be reproducible.
-    The model's weights must stay unchanged.
-
-    Raises:
-        AssertionError: a condition fails.
+    It must give a savable subnetwork for each target and seed, or one for each target, with
+    reproducible binary masks of the right size, and leave the model's weights unchanged.
     """
     with _checking("pruning method", method), TemporaryDirectory() as folder:
         find = METHODS[method] if isinstance(method, str) else method
@@ -210,9 +200,6 @@ def check_category(category: str | Category) -> None:
 
     Its function must return a bool for each query and key, independent of the rest of the batch. A
     ``causal_only`` category is not checked on the encoder.
-
-    Raises:
-        AssertionError: a condition fails.
     """
     with _checking("category", getattr(category, "name", category)):
         if isinstance(category, str):
@@ -240,18 +227,12 @@ def check_analysis(
     others: Mapping[str, Any] | None = None,
     study: StudyConfig = SMALL,
 ) -> None:
-    """Check a registered analysis in a small study of the embedded encoder.
+    """Check a registered analysis, with ``settings``, in a small study of the embedded encoder.
 
     It must be a frozen dataclass whose module loads no torch and whose fields are settings with
-    help, or `of_study`. Changing a setting must change the jobs of a study of it alone, unless the
-    setting is in ``without_effect``. Its tables must match its schemas and be reproducible. It must
-    show blocks and headlines, but only notes for a run without its tables.
-
-    It is run with ``settings`` as part of ``study``. Settings other than numbers, bools or choices
-    need another value in ``others``.
-
-    Raises:
-        AssertionError: a condition fails.
+    help, or `of_study`. Changing a setting must change its jobs, unless it is ``without_effect``.
+    Tables must match its schemas and be reproducible. It must show blocks and headlines, but only
+    notes for a run without its tables. ``others`` has other values of settings, where needed.
     """
     with _checking("analysis", kind), TemporaryDirectory() as folder:
         cls = ANALYSES[kind] if isinstance(kind, str) else kind
@@ -294,7 +275,6 @@ def _jobs(study: StudyConfig, analysis: Analysis) -> set[str]:
 
 
 def _other(entry: Entry, value: Any) -> Any:
-    """Another value of a setting, where its type is simple."""
     options = get_args(entry.choices[0])  # of a Literal
     if isinstance(value, (int, float)):
         options = (not value, value + 1, value - 1, value / 2)

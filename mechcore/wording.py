@@ -18,15 +18,12 @@ PLACES = {"id": "in domain", "ood": "out of domain"}
 ALL = "all"
 """The subset that holds every example of a data set."""
 FULL = "full"
-"""Name of the full model among the subnetworks."""
 
 OUT_FIRST = ("ood", "id")
 """Splits of the test data, out of domain first."""
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
-"""Verdicts on claims."""
 
 SIGNIFICANT = 0.05
-"""P-values from here on are not significant."""
 
 QUICK = "--quick"
 """The option for trial runs without meaningful results, as origins of settings name it."""
@@ -55,11 +52,7 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
 
 
 def rounded(value: float, digits: int) -> float:
-    """Round to ``digits``, treating 97.65 and 97.64999999999999 (its floating-point sum) alike.
-
-    >>> rounded(97.64999999999999, 1) == rounded(97.65, 1)
-    True
-    """
+    """Round to ``digits``, treating 97.65 and 97.64999999999999 (its floating-point sum) alike."""
     return round(round(value, digits + 9), digits)
 
 
@@ -170,11 +163,7 @@ def short_source(source: str) -> str:
 
 
 def subsets_named(names: Sequence[str], limit: int = 100) -> str:
-    """How many subsets there are and, where that takes few letters, which.
-
-    >>> subsets_named(["a", "b"]), subsets_named(["a", "b", "c"], 6)
-    ('2 subsets: a, b', '3 subsets')
-    """
+    """How many subsets there are and, where that takes few letters, which."""
     number_of, which = count(len(names), "subset"), ", ".join(names)
     return f"{number_of}: {which}" if len(which) <= limit else number_of
 
@@ -185,13 +174,7 @@ _HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""Text with characters that control lines, direction or files shown as escapes.
-
-    They would tear a sentence apart, turn it round, or make a drawing unreadable.
-
-    >>> visible("a\nb"), visible("premise")
-    ('a\\nb', 'premise')
-    """
+    """Text with characters that control lines, direction or files shown as escapes."""
     return _HIDDEN.sub(lambda match: repr(match[0])[1:-1], text)
 
 

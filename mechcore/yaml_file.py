@@ -8,7 +8,7 @@ import re
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -17,7 +17,6 @@ from mechcore.errors import InputError, shown
 from mechcore.settings import entries
 
 YAML = (".yaml", ".yml")
-"""Suffixes of settings files."""
 
 _MOST_ERRORS = 3
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -26,15 +25,7 @@ Settings = TypeVar("Settings")
 
 
 def read_plain(path: Path, remedy: str = "") -> Any:
-    """The plain values in a YAML file.
-
-    Args:
-        path: the path of the file.
-        remedy: what to do about a missing file.
-
-    Raises:
-        InputError: the file is missing, has another suffix, or is invalid.
-    """
+    """The plain values in a YAML file; ``remedy`` says what to do about a missing one."""
     if not path.is_file():
         raise InputError(f"{path}: no such file{remedy}")
     if path.suffix not in YAML:
@@ -47,17 +38,7 @@ def read_plain(path: Path, remedy: str = "") -> Any:
 
 
 def validated(kind: type[Settings], content: Any, name: str) -> Settings:
-    """Settings from plain values.
-
-    Args:
-        kind: a dataclass for pydantic.
-        content: its fields by name; omitted ones keep their defaults.
-        name: the name of their origin, for messages.
-
-    Raises:
-        InputError: the settings are invalid; the message names their origin and the place of the
-            error.
-    """
+    """Settings of a dataclass from plain values; an `InputError` names their origin and place."""
     if not isinstance(content, dict):
         first = fields(kind)[0].name  # type: ignore[arg-type]
         raise InputError(
@@ -112,33 +93,24 @@ def _beside(place: tuple[int | str, ...], owner: Any) -> str:
 
 
 def _dataclass_in(hint: Any) -> Any:
-    """The dataclass that a type is or contains."""
     if is_dataclass(hint):
         return hint
     return next((inner for part in get_args(hint) if (inner := _dataclass_in(part))), None)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML for settings: names are text and unique, and tags are not accepted."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
-        if getattr(event, "tag", None) is not None:
-            self._refuse(f"tags ({event.tag}) are not accepted; leave them out", event)
-        return super().compose_node(parent, index)
+    """YAML for settings: names are text and unique."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         names: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in names:
-                self._refuse(f"{key.value!r} occurs twice", key)
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} occurs twice", problem_mark=key.start_mark
+                )
             names.add(key.value)
             key.tag = self.DEFAULT_SCALAR_TAG
         return super().construct_mapping(node, deep)
-
-    @staticmethod
-    def _refuse(message: str, where: Any) -> NoReturn:
-        raise yaml.MarkedYAMLError(problem=message, problem_mark=where.start_mark)
 
 
 # Only what YAML 1.1 and 1.2 read the same way: "no" is a label here, and 010 is not a number.
@@ -159,22 +131,12 @@ for _tag, _pattern, _first in (
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain values from YAML text.
-
-    Raises:
-        YAMLError: it is not YAML, or uses more than the plain subset.
-    """
+    """Plain values from YAML text; raises `YAMLError` for more than the plain subset."""
     return yaml.load(text, Loader=_Loader)
 
 
 def located_path(text: str, folder: Path) -> str:
-    """A path from a settings file made absolute, relative to ``folder``.
-
-    ``~`` is the user's folder, ``${NAME}`` the environment variable of that name.
-
-    Raises:
-        InputError: there is no such variable or user.
-    """
+    """A path from a settings file made absolute, with ``~`` and ``${VARIABLE}`` filled in."""
     missing = [name for name in _VARIABLE.findall(text) if not os.environ.get(name)]
     if missing:
         raise InputError(
@@ -188,10 +150,6 @@ def located_path(text: str, folder: Path) -> str:
 
 
 def located_folder(text: str, folder: Path) -> str:
-    """`located_path` for a folder; if there is none, the text may be a hub id.
-
-    Raises:
-        InputError: see `located_path`.
-    """
+    """`located_path` for a folder; if there is none, the text may be a hub id."""
     place = located_path(text, folder)
     return place if Path(place).exists() else text

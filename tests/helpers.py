@@ -27,6 +27,9 @@ from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.models import load_model
+from mechcore.settings import Entry, entries
+from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.steps.inputs import Inputs, open_model, read_split
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 ARCHITECTURES = ("bert", "roberta", "gpt2", "llama", "mistral", "qwen2")
@@ -261,6 +264,22 @@ def examples_of(
     pairs = [(text, "") if isinstance(text, str) else text for text in texts]
     frame = pd.DataFrame(pairs, columns=["text_a", "text_b"])
     return Examples(name, frame.assign(label=label, subset=subset))
+
+
+def load_inputs(model: ModelConfig, data: DataConfig, splits: Sequence[str]) -> Inputs:
+    """A model with the data of splits, as steps read them."""
+    inputs = open_model(model)
+    for split in splits:
+        inputs.add(split, *read_split(split, model, data))
+    return inputs
+
+
+def every_setting(kind: Any) -> Iterator[tuple[str, Entry]]:
+    """The settings of a class and of its groups, by name."""
+    for entry in entries(kind).values():
+        yield entry.name, entry
+        if entry.group is not None:
+            yield from every_setting(entry.group)
 
 
 def encoded_of(

@@ -28,7 +28,9 @@ def test_without_a_terminal_every_tenth_is_a_line(capsys):
     with progress.shown():
         run(20)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"work: {n}/20" for n in range(2, 21, 2)]
+    assert [line.partition(",")[0] for line in lines] == [
+        f"work: {n} %" for n in range(10, 101, 10)
+    ]
 
 
 class Clock:
@@ -48,8 +50,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_work_is_shown_in_per_cent_with_the_time_left(capsys: Capture, clock: Clock) -> None:
-    with progress.shown(), progress.work("sweep", 200.0) as advance:
+def test_lines_have_per_cent_and_the_time_left(capsys: Capture, clock: Clock) -> None:
+    with progress.shown(), progress.bar("sweep", 200.0) as advance:
         for cost, seconds in ((10, 5), (10, 5), (50, 25), (1, 0), (109, 200), (20, 10)):
             clock.now += seconds
             advance(cost)
@@ -66,15 +68,13 @@ def test_work_is_shown_in_per_cent_with_the_time_left(capsys: Capture, clock: Cl
 def test_on_a_terminal_work_is_a_bar_in_per_cent() -> None:
     screen = io.StringIO()
     with progress.shown(Console(file=screen, force_terminal=True, width=100)):
-        with progress.work("sweep", 8.0) as advance:
+        with progress.bar("sweep", 8.0) as advance:
             advance(3.0)
             advance(5.0)
         with progress.bar("means", 4) as step:
             step()
-    shown = screen.getvalue()
-    assert re.search(r"sweep.* 100 %", shown)
-    assert re.search(r"means.* 1/4", shown)
-    assert "100/" not in shown
+    assert re.search(r"sweep.*100%", screen.getvalue())
+    assert re.search(r"means.*25%", screen.getvalue())
 
 
 def test_within_puts_a_name_before_lines_inside_the_block(capsys: Capture) -> None:
@@ -86,12 +86,12 @@ def test_within_puts_a_name_before_lines_inside_the_block(capsys: Capture) -> No
             run(1)
         run(1)
     names = ["2/7 prune: work", "inner: work", "2/7 prune: work", "work"]
-    assert capsys.readouterr().err.splitlines() == [f"{name}: 1/1" for name in names]
+    assert capsys.readouterr().err.splitlines() == [f"{name}: 100 %" for name in names]
 
 
 def test_bars_of_jobs_vanish_and_that_of_the_study_stays() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with progress.shown(console), progress.work("study", 2.0) as advance:
+    with progress.shown(console), progress.bar("study", 2.0) as advance:
         bars: Any = progress._shown.get()
         for i in range(2):
             with progress.within(f"{i + 1}/2 job"):
@@ -113,7 +113,7 @@ def test_what_is_said_is_a_line_as_it_is(capsys: Capture) -> None:
         run(1)
     progress.say("after")
     captured = capsys.readouterr()
-    assert captured.err.splitlines() == [message, "work: 1/1"]
+    assert captured.err.splitlines() == [message, "work: 100 %"]
     assert captured.out == ""
 
 
@@ -125,4 +125,4 @@ def test_what_is_said_is_a_line_as_it_is(capsys: Capture) -> None:
     ],
 )
 def test_durations(seconds: float, words: str) -> None:
-    assert progress.duration(seconds) == words
+    assert progress._duration(seconds) == words

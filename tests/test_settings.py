@@ -12,7 +12,6 @@ import pytest
 from mechcore.errors import InputError
 from mechcore.settings import (
     Presets,
-    all_entries,
     changed,
     check,
     entries,
@@ -64,7 +63,6 @@ class Outer:
         ({"name": ""}, "outer: name is ''; expected text without control characters"),
         ({"name": "a\0"}, "without control characters"),
         ({"name": 3}, "outer: name is 3; expected text"),
-        ({"name": "x" * 256}, "255 bytes for the name of a file"),
         ({"kind": "c"}, "kind is 'c'; expected 'a' or 'b', or none"),
         ({"flags": ()}, r"flags is \[\]; expected some of x, y, each once"),
         ({"flags": ("x", "x")}, "expected some of x, y, each once"),
@@ -85,11 +83,11 @@ def test_values_that_make_no_sense(changes: dict[str, Any], message: str) -> Non
 
 @pytest.mark.parametrize("value", [0, 1, 1.5, -1, math.nan, math.inf, True, "0.5", None])
 def test_open_ends_are_outside(value: Any) -> None:
-    with pytest.raises(InputError, match=r"rate is .*; expected a number above 0 and below 1(;|$)"):
+    with pytest.raises(InputError, match=r"rate is .*; expected a number above 0 and below 1$"):
         Inner(value)
 
 
-@pytest.mark.parametrize("value", [0, 2**31, 1.0, True, pytest.param(10**5000, id="digits")])
+@pytest.mark.parametrize("value", [0, 2**31, 1.0, True])
 def test_counts_are_whole_and_not_too_large(value: Any) -> None:
     with pytest.raises(InputError, match=r"expected a whole number from 1 to 2147483647, or none$"):
         Inner(steps=value)
@@ -106,8 +104,6 @@ def test_what_the_fields_say() -> None:
     groups = [found[name].group for name in ("inner", "plain", "names")]
     assert groups == [Inner, Plain, None]
     assert entries(Plain)["size"].setting.option == "--size"
-    names = [name for name, _ in all_entries(Outer)]
-    assert names[-6:] == ["names", "inner", "inner.rate", "inner.steps", "plain", "plain.size"]
     assert Outer("a").names is not Outer("b").names
 
 

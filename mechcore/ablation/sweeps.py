@@ -304,7 +304,7 @@ def _work(parts: Parts, buffer: AnswerBuffer, steps: Steps, title: str) -> None:
     """Do what is not done."""
     tasks = parts.tasks()
     total = sum(cost for part, batch, cost in tasks if (part, batch) not in steps.done)
-    with steps, progress.work(title, total) as advance:
+    with steps, progress.bar(title, total) as advance:
         for part, batch, cost in tasks:
             parts.begin(part, batch)
             if (part, batch) not in steps.done:

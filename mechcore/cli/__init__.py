@@ -15,15 +15,13 @@ from typer.core import TyperGroup
 
 import mechcore
 from mechcore.analyses import question_names
-from mechcore.cli import bench, study, training
-from mechcore.cli.questions import question
+from mechcore.cli import methods, study
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
 INTERRUPTED = 130
 
 REPRODUCTIONS: Registry[Callable[..., None]] = Registry("reproduction", "mechcore.reproductions")
-"""Commands of ``mechcore reproduce``, which packages add."""
 
 
 def group(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
@@ -77,8 +75,8 @@ def _main(
 _STUDIES = group("Settings and progress of studies, and cleaning up.")
 _PANELS: list[tuple[typer.Typer, str | None, Sequence[Callable[..., None]]]] = [
     (app, "Main job", (study.run, study.demo, study.report, study.export)),
-    (app, "Questions", [question(name) for name in question_names()]),
-    (app, "Models and methods", (training.train, bench.bench)),
+    (app, "Questions", [study.question(name) for name in question_names()]),
+    (app, "Models and methods", (methods.train, methods.bench)),
     (_STUDIES, None, (study.init, study.status, study.clean)),
 ]
 for _group, _panel, _commands in _PANELS:
@@ -132,11 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is shown
             sys.exit(2)
-        said = describe().replace("Value error, ", "")
-        said = re.sub(r"Input should be a valid integer\b[^(]*", "expected a whole number", said)
-        said = re.sub(r"Input should be a valid number\b[^(]*", "expected a number", said)
-        said = said.replace("Input should be", "must be")
-        code = _fail(f"{said} (mechcore COMMAND --help lists the options)", 2)
+        code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # typer also returns it for a KeyboardInterrupt
         _fail("interrupted; rerun the same command to resume", code)
     sys.exit(code or 0)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 ResourceOptions: TypeAlias = Annotated[Given[Resources], From(Resources)]
 
 COMMAND_LINE = "command line"
-"""Origin of settings that come from options."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,7 @@ class RunOptions:
         workers: int = 1,
         show: Callable[[Path], None] = lambda folder: None,
     ) -> None:
-        """Run a study, or list its jobs.
-
-        ``out`` and ``workers`` are defaults of the options; ``show`` prints the main results
-        in a folder.
+        """Run a study, or list its jobs, and print the main results with ``show``.
 
         Raises:
             InputError: an input is invalid.
@@ -151,7 +147,6 @@ class RunOptions:
 
 
 def _show_jobs(prepared: Prepared) -> None:
-    """Print the remaining jobs known so far, with the forward passes they cost."""
     import pandas as pd
 
     from mechcore.cli.shared import show

@@ -1,8 +1,6 @@
 """Options of the command line, made from classes of settings.
 
-A command takes a parameter of type ``Annotated[Given, From(SomeSettings, ...)]``; each setting with
-an option becomes one. An option that is not on the command line has no value, so that options given
-explicitly, even with default values, override a study's file.
+One that is not given has no value, so that given ones, even with defaults, override a file.
 """
 
 from __future__ import annotations
@@ -29,15 +27,10 @@ _PRESET, _MORE = "preset", "*"
 
 @dataclass(frozen=True)
 class From:
-    """The options of a command.
+    """The options of a command, by dotted names of settings or of groups of them; by default all.
 
-    Attributes:
-        kind: the class of settings.
-        names: dotted names of the settings, or of groups of them; by default all. A setting
-            named individually gets an option with its own name by default.
-        without: settings among these that get no option.
-        defaults: this command's defaults, if they differ from those of the class.
-        every: a group in which each setting has an option, by default with its own name.
+    Those named individually, and those of the group ``every``, have an option even if the class
+    gives none. ``defaults`` are those of this command, where they differ.
     """
 
     kind: Any
@@ -74,11 +67,7 @@ class From:
 def _settings(
     kind: Any, of: Any, panel: str | None, place: str = ""
 ) -> Iterator[tuple[str, Entry, Any, str | None]]:
-    """Settings by dotted name, each with its value in ``of`` and its panel of the help.
-
-    With presets, the preset and the option for further changes come first, and only they have
-    values.
-    """
+    """Settings by dotted name, with values in ``of`` and panels; presets and changes first."""
     presets: Presets[Any] | None = getattr(kind, "presets", None)
     if presets is not None:
         of, named = None, Literal.__getitem__(tuple(presets.named))
@@ -99,8 +88,6 @@ def _settings(
 
 @dataclass(frozen=True)
 class _Option:
-    """One option, which can set several settings."""
-
     names: tuple[str, ...]
     flags: Sequence[str]
     entry: Entry
@@ -158,7 +145,6 @@ class _Option:
 
 
 def _from_text(entry: Entry, option: str, text: str) -> Any:
-    """Values of a comma-separated option: texts, numbers, or NAME=VALUE pairs."""
     kind = next((kind for kind in entry.choices if get_origin(kind) is tuple), None)
     if kind is None:
         return _pairs(option, text) or (None if entry.optional else {})
@@ -208,14 +194,8 @@ class Given(Generic[S]):
             return self.over(presets.named[presets.default])
         return self.over(with_values(self.made.kind(), self.made.defaults))
 
-    def options(self) -> list[str]:
-        """The options given on the command line."""
-        given = self.values.keys()
-        return [option.flags[0] for option in self.made.options() if given & {*option.names}]
-
 
 def _given(made: From, texts: Sequence[tuple[_Option, Any]]) -> Given[Any]:
-    """The settings given on the command line, from typer's values by option."""
     given = [(option, option.value(text)) for option, text in texts if text is not None]
     values: dict[str, Any] = {name: value for option, value in given for name in option.names}
     for place in [name.removesuffix(_MORE) for name in values if name.endswith(_MORE)]:
@@ -243,11 +223,7 @@ def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Param
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a typer command so that it takes groups of options.
-
-    A parameter annotated with `From` receives a `Given`; one typed as a settings class receives
-    an instance. ``--help-all`` also shows hidden options.
-    """
+    """Decorate a typer command so that parameters of settings, or `From`, become options."""
     groups: dict[str, tuple[From, bool, dict[str, _Option]]] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
@@ -286,7 +262,6 @@ def split(text: str | None) -> list[str]:
 
 
 def _plain(text: str) -> int | float | str | bool | None:
-    """The value of an option's text."""
     words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
     for read in (int, float, words.__getitem__):
         with suppress(ValueError, KeyError):

@@ -76,7 +76,6 @@ def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _cell(name: Any, value: Any) -> str:
-    """A cell's text: three decimals for non-integers, a dash for unknown interval ends."""
     if value is None or str(value) in ("nan", "<NA>"):
         return "\u2013" if str(name).endswith(("low", "high")) else ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)

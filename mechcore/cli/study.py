@@ -1,17 +1,18 @@
-"""Commands for studies, and for the embedded world."""
+"""Commands for studies, for single questions, and for the embedded world."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
 from mechcore.analyses import ANALYSES
-from mechcore.cli.execution import ResourceOptions, RunOptions
+from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped, split
-from mechcore.cli.questions import do_study, left_to_study, show_run
 from mechcore.cli.shared import (
     BASE,
     MODEL,
@@ -22,18 +23,140 @@ from mechcore.cli.shared import (
     must_not_exist,
     show,
     show_missing,
+    show_part,
 )
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
-from mechcore.settings import origins, setting, with_values
+from mechcore.settings import entries, origins, setting, with_values
 from mechcore.steps.config import Embedded
+
+if TYPE_CHECKING:
+    from mechcore.analyses.base import Analysis
+    from mechcore.report.run_folder import RunFolder
+
+_COMMON = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "analyses.fill")
+
+_Where = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Folder of a run to add to, or a YAML configuration; by default only the options.",
+        show_default=False,
+    ),
+]
+
+
+def question(name: str) -> Callable[..., None]:
+    """The command for one question, with an option for each setting of the analysis."""
+    kind, own = ANALYSES[name], f"analyses.{name}"
+    # Settings left open take the study's values; all others belong to the analysis.
+    known, shared = entries(kind).values(), entries(StudyConfig)
+    of_both = [entry.name for entry in known if entry.name in shared and not entry.optional]
+    without = [*left_to_study(name), *of_both]
+    names = (*_COMMON, *kind.study_options, own)
+
+    def ask(given: Any, resources: Any, how: RunOptions, where: Path | None = None) -> None:
+        from mechcore.report.run_folder import read_run
+
+        base, folder = _begun(where)
+        if not kind.always and getattr(base.analyses, name) is None:
+            base = replace(base, analyses=with_values(base.analyses, {name: kind()}))
+        study = given.over(base)
+        # A folder keeps its earlier answers.
+        only = dict.fromkeys((*base.only, name)) if base.only or folder is None else ()
+        if "model.embedded" in given.values and study.model.source is not None:
+            raise InputError(
+                f"--embedded {study.model.embedded} and the model {study.model.source} exclude "
+                "each other; leave one of them out"
+            )
+        stages = [("defaults", StudyConfig()), (f"{where}", base)]
+        out = str(folder or f"mechcore-{name.replace('_', '-')}")
+        study = replace(study, only=tuple(only))
+        do_study(study, resources, how, out, stages, lambda run: _show(read_run(run), kind))
+
+    ask.__name__ = name
+    ask.__doc__ = f"{kind.__doc__}\n\nRerun to resume; existing results are reused."
+    ask.__annotations__ = {
+        "given": Annotated[Given[StudyConfig], From(StudyConfig, names, without, every=own)],
+        "resources": ResourceOptions,
+        "how": RunOptions,
+        "where": _Where,
+    }
+    return grouped(ask)
+
+
+def do_study(
+    study: StudyConfig,
+    resources: Given[Resources],
+    how: RunOptions,
+    out: str,
+    stages: Sequence[tuple[str, Any]],
+    show: Callable[[Path], None],
+) -> None:
+    """Run the main study with the command line's resources; ``stages`` made its settings."""
+    study = replace(study, resources=resources.over(study.resources))
+    if resources.values.get("device") and study.model.device_map is not None:
+        raise InputError(
+            f"--device {study.resources.device} and device_map {study.model.device_map} exclude "
+            "each other, since a map names its devices; leave one of them out"
+        )
+    from mechcore.study.kinds import DEFAULT
+
+    origin = origins(*stages, (COMMAND_LINE, study))
+    how.do(DEFAULT, study, study.resources, out=out, origins=origin, show=show)
+
+
+def left_to_study(name: str) -> list[str]:
+    """Settings of an analysis that take the study's values if left open."""
+    known, shared = entries(ANALYSES[name]).values(), entries(StudyConfig)
+    both = (entry.name for entry in known if entry.optional and entry.name in shared)
+    return [f"analyses.{name}.{setting}" for setting in both]
+
+
+def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
+    from mechcore.study.kinds import read_study
+    from mechcore.study.run import opened
+
+    if where is None:
+        return StudyConfig(), None
+    folder = where if where.is_dir() else None
+    study = read_study(where)[1] if folder is None else opened(folder).settings
+    if not isinstance(study, StudyConfig) or (folder and study.variants):
+        raise InputError(
+            f"{where}: found a study of another kind, or of several models; expected the folder or "
+            "configuration of a run of one model"
+        )
+    return study, folder
+
+
+def show_run(run: Path) -> None:
+    """Print the headline of each analysis of a run, ending with those that open its page."""
+    from mechcore.report.run_folder import read_run
+
+    folder, kinds = read_run(run), [ANALYSES[name] for name in ANALYSES]
+    for kind in kinds:
+        for sentence in () if kind.opens else islice(kind.headlines(folder), 1):
+            print(sentence)
+    for kind in [kind for kind in kinds if kind.opens][:1]:
+        _show(folder, kind)
+
+
+def _show(folder: RunFolder, kind: type[Analysis]) -> None:
+    """Print as much of an analysis's first table as fits, and its headlines."""
+    from mechcore.report.blocks import Table
+
+    blocks = (block for section in kind.sections(folder) for block in section.blocks)
+    table = next((block for block in blocks if isinstance(block, Table)), None)
+    if table is not None:
+        show_part(table.header, table.rows)
+    for sentence in kind.headlines(folder):
+        print(sentence)
+
 
 _ANALYSES = [f"analyses.{name}" for name in ANALYSES if not ANALYSES[name].asked]
 """Analyses that run by default: only these have options here."""
 
 _LEFT = [setting for name in ANALYSES for setting in left_to_study(name)]
-_RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, "method", "n_resamples", "only", *_ANALYSES)
-_RUN += ("analyses.fill",)
+_RUN = (*_COMMON, "only", *_ANALYSES)
 _OWN = (
     *BASE,
     "model.embedded",
@@ -52,22 +175,17 @@ class Chosen:
 
     panel: ClassVar[str] = "Analyses"
 
-    def named(self) -> list[tuple[str, str]]:
-        """The options given on the command line, paired with the analyses they name."""
-        asked, left_out = (("--with", name) for name in self.asked), self.left_out
-        return [*asked, *(("--without", name) for name in left_out)]
-
     def over(self, study: StudyConfig) -> StudyConfig:
         """The study with these changes; raises `InputError` if they are impossible."""
         changes: dict[str, Any] = {}
-        for option, name in self.named():
+        for name in (*self.asked, *self.left_out):
             kind = ANALYSES[name]
             if kind.always:
-                raise InputError(f"{option} {name}: already part of every study; remove it")
+                raise InputError(f"analyses: {name} is always part of a study; remove the option")
             if name in changes:
                 raise InputError(f"--with and --without both name {name}; choose one")
             had = getattr(study.analyses, name)
-            changes[name] = (had or kind()) if option == "--with" else None
+            changes[name] = (had or kind()) if name in self.asked else None
         return replace(study, analyses=with_values(study.analyses, changes))
 
 
@@ -98,10 +216,10 @@ def run(
     stages = [("defaults", STUDIES[kind].settings()), (f"file {config}", base)]
     out = "mechcore-out" if config is None else config.stem
     if not isinstance(base, StudyConfig):
-        if options := [*given.options(), *(option for option, _ in chosen.named())]:
+        if given.values or chosen != Chosen():
             raise InputError(
-                f"{options[0]} applies to the main study, but the file describes a study of kind "
-                f"{kind!r}; put the settings into the file"
+                f"{config}: found a study of kind {kind!r}, but options of the main study are "
+                "given; put the settings into the file"
             )
         how.do(kind, base, resources.over(Resources()), out=out, origins=origins(*stages))
         return
@@ -148,8 +266,7 @@ def status(
     ] = False,
 ) -> None:
     """Show which jobs of a study are done and which remain."""
-    from mechcore.study.run import job_table
-    from mechcore.study.status import damaged, status_table
+    from mechcore.study.run import job_table, status_table
 
     jobs, store = job_table(folder)
     show(status_table(jobs))
@@ -162,7 +279,7 @@ def status(
     if len(left) == 0:  # before that, the table is of an earlier run
         show_missing(folder, "missing_masks")
     if verify:
-        problems = damaged(store)
+        problems = store.damaged()
         for problem in problems:
             print(f"damaged: {problem}")
         print(f"{len(store.all_keys()) - len(problems)} results match their checksums")
@@ -175,11 +292,10 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would go.")] = False,
 ) -> None:
     """Remove results that no study uses any more, and leftovers of killed runs, from the store."""
-    from mechcore.study.results import opened
-    from mechcore.study.status import removable
+    from mechcore.study.run import opened
 
     store = opened(folder).store
-    keys, leftovers, size = removable(store)
+    keys, leftovers, size = store.removable()
     if not dry_run:
         keys = [key for key in keys if store.remove(key)]  # except those in use elsewhere
         store.leftovers(remove=True)

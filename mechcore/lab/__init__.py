@@ -6,7 +6,7 @@ from mechcore._lazy import attach
 
 if TYPE_CHECKING:
     from mechcore.lab.answers import Answer as Answer
-    from mechcore.lab.opening import open as open
     from mechcore.lab.questions import Lab as Lab
+    from mechcore.lab.questions import open as open
 
 attach(__name__)

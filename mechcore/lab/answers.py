@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answer(Shown):
-    """The results of an analysis.
-
-    Attributes:
-        kind: the analysis.
-        run: its tables, and those of the analyses it needed.
-    """
+    """The results of an analysis, with the tables of those it needed."""
 
     kind: type[Analysis]
     run: RunFolder
@@ -51,11 +46,7 @@ class Answer(Shown):
         return next(iter(self.tables.values()))
 
     def plot(self) -> Figure:
-        """Its first figure, which can be saved as SVG, PDF or PNG.
-
-        Raises:
-            InputError: the analysis has no figure.
-        """
+        """Its first figure; raises `InputError` if the analysis has none."""
         if self._drawing is not None:
             return self._drawing.figure
         raise InputError(f"{self.kind.kind} has no figure; its tables are {', '.join(self.tables)}")

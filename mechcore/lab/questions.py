@@ -1,18 +1,12 @@
-"""One model with its data, and a one-line method for each question about it.
-
-    lab = mechcore.open("my-bert-mnli", train=frame, id="dev.tsv", ood="mnli-hans")
-    lab.roles()
-
-Answers are those of the main study: they share its run store with earlier labs and with
-``mechcore run --store``.
-"""
+"""One model with its data, and a one-line method for each question about it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
@@ -24,9 +18,11 @@ from mechcore.analyses.roles import Roles
 from mechcore.attention import attention_examples
 from mechcore.components import Component, ComponentLike
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.given import given_examples
-from mechcore.data.task import SPLITS
-from mechcore.errors import InputError, MechcoreError
+from mechcore.data.given import EXPECTED, given_examples, given_sources, is_task
+from mechcore.data.sources import Source
+from mechcore.data.task import SPLITS, TASKS
+from mechcore.errors import InputError, MechcoreError, shown
+from mechcore.files import write_bytes
 from mechcore.lab.answers import Answer
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import Part, make_plan
@@ -40,9 +36,10 @@ from mechcore.settings import Entry, check, entries, with_values
 from mechcore.showing import Shown
 from mechcore.steps.base import MEANS_FILE, subnetworks_in
 from mechcore.steps.bench import CheckpointInput, DataInput, bench_of
-from mechcore.steps.inputs import Inputs, data_name, open_model
+from mechcore.steps.config import Embedded
+from mechcore.steps.inputs import Inputs, data_name, open_model, resolved
 from mechcore.steps.masks import missing_in, no_mask
-from mechcore.study.engine import Jobs, perform
+from mechcore.study.engine import Study, perform
 from mechcore.study.run import run_study
 from mechcore.study.step import TABLES_FOLDER, Input, Job, plain
 from mechcore.study.store import Store
@@ -55,12 +52,7 @@ if TYPE_CHECKING:
 class Lab(Shown):
     """A model and its data, with a method for each analysis; made by `open`.
 
-    All answers refer to the files as they were at the first question, and to data in memory as
-    they were when the lab was opened.
-
-    Attributes:
-        config: the settings of the main study of the model and its data.
-        store: the run store of its results.
+    All answers refer to the files as they were at the first question.
     """
 
     config: StudyConfig
@@ -75,9 +67,7 @@ class Lab(Shown):
         return f"{name}, results in {self.store.path}"
 
     def ask(self, name: str, **settings: Any) -> Answer:
-        """Answer a question, see `mechcore.analyses`; ``lab.core()`` is ``lab.ask("core")``.
-
-        ``settings`` of the analysis, or of one that it needs, override the lab's.
+        """Answer a question, with settings of its analysis or of those it needs.
 
         Raises:
             InputError: there is no such analysis or setting, or a value is invalid.
@@ -121,11 +111,7 @@ class Lab(Shown):
     def show_attention(
         self, text: str | tuple[str, str], heads: str | Sequence[ComponentLike]
     ) -> AttentionView:
-        """The attention of heads on a text as it stands, or on a pair as the model reads it.
-
-        Raises:
-            InputError: ``text`` is neither a text nor a pair of texts, or a head is out of range.
-        """
+        """The attention of heads on a text as it stands, or on a pair as the model reads it."""
         self._check_same()
         opened = self._inputs
         examples = given_examples([text], "id", labelled=False)
@@ -144,9 +130,7 @@ class Lab(Shown):
         target_sparsities: float | Sequence[float] | None = None,
         seeds: int | Sequence[int] | None = None,
     ) -> list[Subnetwork]:
-        """Trained subnetworks by sparsity, then seed; by default those of the settings.
-
-        ``target_sparsities`` are shares of components to prune; each seed gives one per sparsity.
+        """Trained subnetworks for shares to prune and seeds; by default those of the settings.
 
         Raises:
             InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
@@ -167,8 +151,6 @@ class Lab(Shown):
         self._check_data()
         (path,) = run_study(self.config, out, store=self.store.path)
         return ReportPath(path)
-
-    # -- what it works on -----------------------------------------------------------------------
 
     @property
     def model(self) -> Any:
@@ -191,8 +173,8 @@ class Lab(Shown):
     @property
     def means(self) -> MeanActivations:
         """The model's mean activations on the training data."""
-        self._check_data()
-        return self._means
+        (folder,) = self.done(self.plan().jobs["means"])
+        return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     @cached_property
     def _inputs(self) -> Inputs:
@@ -203,13 +185,7 @@ class Lab(Shown):
         self._check_same()
         return inputs
 
-    @cached_property
-    def _means(self) -> MeanActivations:
-        (folder,) = self.done(self.plan().jobs["means"])
-        return MeanActivations.load(folder / MEANS_FILE, self.model)
-
     def _check_same(self) -> None:
-        """Raise if files of the model or the data changed since the first question."""
         model, data = self.config.model, self.config.data
         read: dict[str, Input] = {f"model {model.source}": CheckpointInput(model)}
         for split in SPLITS if self._has_data else ():
@@ -249,7 +225,7 @@ class Lab(Shown):
         wanted = self._used | {job.key: job for job in jobs}
         self.store.create()
         executor = STUDY.executor(self.config)
-        perform(Jobs(list(wanted.values())), self.store, executor, self.store.path)
+        perform(Study([*wanted.values()]), self.store, executor, self.store.path)
         self._used.update(wanted)  # not before: one that fails is not tried with every question
         return [self.store.whole(job.key) for job in jobs]
 
@@ -263,7 +239,6 @@ class ReportPath(type(Path())):  # type: ignore[misc]
 
 
 def _owners(name: str) -> dict[str, str]:
-    """The settings that a question takes, with the analysis that owns each."""
     kind, owners = ANALYSES[name], dict[str, str]()
     for need in kind.needs:
         owners |= _owners(need) if need in ANALYSES else {}
@@ -277,3 +252,109 @@ def written(value: Any, entry: Entry) -> Any:
     named = (str, Component, ComponentSet)
     several = value if isinstance(value, Iterable) and not isinstance(value, named) else [value]
     return tuple(str(item) if isinstance(item, named) else item for item in several)
+
+
+EMBEDDED: dict[str, Embedded] = {
+    "embedded": "encoder",
+    "embedded-encoder": "encoder",
+    "embedded-failing": "failing",
+    "embedded-decoder": "decoder",
+}
+
+STORE = "mechcore-store"
+
+
+def open(
+    checkpoint: str | Path,
+    train: Any = None,
+    id: Any = None,
+    ood: Any = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    label_map: Mapping[Any, str] | None = None,
+    store: str | Path = STORE,
+    prompt: str | None = None,
+    answers: Mapping[str, str] | None = None,
+    settings: StudyConfig | None = None,
+) -> Lab:
+    """A model and its data, ready for questions; nothing is loaded yet.
+
+    Args:
+        checkpoint: a directory in Hugging Face format or a hub id; ``"embedded"``,
+            ``"embedded-failing"`` and ``"embedded-decoder"`` come with mechcore.
+        train: training examples, of any form (`mechcore.data.given`); the name of a task alone
+            stands for all splits.
+        id: in-domain test examples.
+        ood: out-of-domain test examples.
+        columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
+            ``cluster``, unless it already has that name.
+        label_map: meanings of labels, such as ``{0: "entailment"}``.
+        store: folder of the run store, shared with other labs and ``mechcore run --store``.
+        prompt: for a language model: text with ``{a}`` and ``{b}``.
+        answers: for a language model: the answer of each label, of one token or several.
+        settings: any other settings, such as class names, seeds and numbers of examples.
+
+    Raises:
+        InputError: there is no checkpoint, or data or the store cannot be used.
+    """
+    if not isinstance(checkpoint, (str, Path)):
+        raise InputError(
+            f"open: checkpoint is a {type(checkpoint).__name__}; expected a directory or a hub id "
+            "(functions such as mechcore.ablation.sweep take a loaded model)"
+        )
+    config = settings or StudyConfig()
+    if config.variants or config.training is not None:
+        raise InputError(
+            "open: settings contain variants or training; expected one trained model; run such "
+            "studies with mechcore.study.run.run_study"
+        )
+    given = {"train": train, "id": id, "ood": ood}
+    missing = [split for split in SPLITS if given[split] is None]
+    task = is_task(train) and len(missing) == 2
+    if not task and 0 < len(missing) < len(SPLITS):
+        raise InputError(
+            f"open: {' and '.join(missing)} missing; expected data of all three splits"
+            + f", or one of the tasks {', '.join(TASKS)}" * (len(missing) == 2)
+        )
+    embedded, no_data = EMBEDDED.get(str(checkpoint)), len(missing) == len(SPLITS)
+    if embedded is not None and no_data and (columns or label_map):
+        raise InputError(
+            "open: columns and label_map apply to your own data, but the embedded model uses "
+            "its own; name data (train, id, ood), or leave them out"
+        )
+    model = replace(config.model, source=str(checkpoint))
+    if embedded is not None:
+        model = replace(model, source=None, embedded=embedded)
+        model = model if no_data else resolved(model)
+    if prompt is not None or answers is not None:
+        model = replace(model, prompt=prompt, answers=answers)
+    kept = Store(Path(store).expanduser().absolute())  # whatever the working directory later
+    known = config.data
+    named = {**known.columns, **(columns or {})}
+    meant = {**known.label_map, **{str(name): label for name, label in (label_map or {}).items()}}
+    sources: dict[str, Any] = {"task": str(train)} if task else {}
+    if not missing:
+        sources = {split: _sources(data, split, named, kept) for split, data in given.items()}
+    data = replace(known, columns=named, label_map=meant, **sources)
+    return Lab(STUDY.located(replace(config, model=model, data=data), Path.cwd()), kept)
+
+
+def _sources(data: Any, split: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:
+    """Sources of a split's examples; those in memory are written to the store by content hash."""
+    if sources := given_sources(data, split):
+        return sources
+    if isinstance(data, EncodedExamples):
+        data = data.examples
+    examples = given_examples(data, split, columns=columns, labelled=split != "train")
+    if examples is None:
+        raise InputError(
+            f"{split} data: found {shown(repr(data))} ({type(data).__name__}); expected {EXPECTED}"
+        )
+    frame = examples.frame.loc[:, (examples.frame != "").any()]
+    content = frame.to_parquet(index=False)
+    path = store.path / "examples" / sha256(content).hexdigest()[:16] / f"{split}.parquet"
+    if not path.exists():
+        store.create()
+        write_bytes(path, content)
+    columns = {name: name for name in map(str, frame)}
+    return (Source(path=str(path.resolve()), columns=columns),)

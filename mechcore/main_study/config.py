@@ -30,7 +30,6 @@ RESERVED = (
 
 
 def _fields() -> list[tuple[str, Any, Any]]:
-    """The analyses that can be left out, with their defaults."""
     fields: list[tuple[str, Any, Any]] = []
     for name, kind in ((name, ANALYSES[name]) for name in ANALYSES):
         if not kind.always:
@@ -217,9 +216,8 @@ class StudyConfig:
             yield "checkpoints: a study with its own training expects [training]"
         if training.patience is not None and self.checkpoints:
             yield (
-                "checkpoints: [training] needs the steps in advance, "
-                f"but with patience ({training.patience}) the last step is unknown; leave out "
-                "checkpoints, or train without patience"
+                f"checkpoints: [training] needs the last step, but with patience "
+                f"({training.patience}) the last step is unknown; leave out one of them"
             )
         if training.patience is not None and training.watch not in (None, *TEST_SPLITS):
             yield (

@@ -56,10 +56,7 @@ OF_SUBNETWORKS = ("means", "masks", "answers")
 
 @dataclass(frozen=True)
 class Part:
-    """One variant of a study; without a name if it is the only one.
-
-    Jobs are keyed by the name under which others need them: ``means``, ``accuracy``, ``core``.
-    """
+    """One variant of a study, or all of it, with jobs by the name under which others need them."""
 
     name: str
     config: StudyConfig
@@ -82,23 +79,17 @@ class Plan:
 
 
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
-    """Plan the jobs; every file is read once, to hash its content.
-
-    Raises:
-        InputError: a file or checkpoint is missing, or settings contradict each other.
-    """
+    """Plan the jobs; raises `InputError` if a file is missing or settings contradict each other."""
     once = cache(hash_file)
     parts = [_Planner(name, own, once).part() for name, own in config.each_variant().items()]
     return Plan(parts, in_order([job for part in parts for job in part.results]))
 
 
 def _series(checkpoints: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
-    """The models of a study's checkpoints, by step."""
     return checkpoint_series(() if checkpoints == (EMBEDDED,) else checkpoints, model)
 
 
 def _asked(config: StudyConfig) -> list[str]:
-    """The analyses named by ``only`` with those they need; by default all."""
     if others := [name for name in config.only if name not in question_names()]:
         ANALYSES[others[0]]  # raises with suggestions if it is unknown
         expected = f"expected some of {', '.join(question_names())}"
@@ -125,10 +116,7 @@ def _with_its_model(config: StudyConfig) -> StudyConfig:
 
 
 class _Planner:
-    """Makes the jobs of one variant; analyses see it as `mechcore.analyses.base.Planning`.
-
-    ``known`` holds jobs by the name under which others need them, ``several`` groups of jobs.
-    """
+    """Makes the jobs of one variant, see `mechcore.analyses.base.Planning`, also by groups."""
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
         config = _with_its_model(config)
@@ -170,7 +158,6 @@ class _Planner:
         return Part(self.name, config, known, masks)
 
     def _wanted(self) -> tuple[Mapping[str, Job], list[Job]]:
-        """The requested jobs with those they need, and the masks among these."""
         config, masks = self.config, [*self.several.get("masks", {}).values()]
         if not config.only:
             return self.known, masks
@@ -184,7 +171,6 @@ class _Planner:
         return known, [job for job in masks if job.key in keys]
 
     def _check_fill(self) -> None:
-        """Check that all analyses support the fill."""
         wanted = self.config.analyses
         on = self.config.only or [n for n in ANALYSES if getattr(wanted, n, None) is not None]
         without = [name for name in on if not ANALYSES[name].works_with(self.fill)]
@@ -195,7 +181,6 @@ class _Planner:
             )
 
     def _analyse(self, name: str) -> None:
-        """Plan an analysis unless it, or one that it needs, is left out."""
         kind, config = ANALYSES[name], self.config
         analysis = getattr(config.analyses, name, None)
         if analysis is None and not kind.always and name not in config.only:
@@ -214,12 +199,9 @@ class _Planner:
                 self.known[what] = job
 
     def _about(self, **changed: Any) -> _Planner:
-        """A planner of the same study on another model or other data."""
         other = copy(self)
         vars(other).update(known=dict(self.known), several=dict(self.several), **changed)
         return other
-
-    # -- jobs -----------------------------------------------------------------------------------
 
     def job(
         self,
@@ -253,7 +235,6 @@ class _Planner:
         return Job.of(filled, label + self._of, needs=wanted, inputs=inputs, hash_file=hash_file)
 
     def _filled(self, step: MainStep) -> MainStep:
-        """The step with the study's settings."""
         config = self.config
         of_study = {
             "seed": config.data.seed,
@@ -290,8 +271,6 @@ class _Planner:
         self._model = self._series[max(steps)]
         return job
 
-    # -- subnetworks ----------------------------------------------------------------------------
-
     def _find_subnetworks(self) -> None:
         """Plan means, masks, and the answers of the model and its subnetworks."""
         masks = self._find_masks()
@@ -306,10 +285,7 @@ class _Planner:
         self.several |= {"masks": masks, "answers": {**masks, **answers}}
 
     def _find_masks(self) -> dict[str, Job]:
-        """Plan masks, by the names of their sparsity and seeds.
-
-        A ranking gives masks of all sparsities at once, and, if deterministic, one for all seeds.
-        """
+        """Plan masks, by sparsity and seeds; a ranking gives all sparsities at once."""
         method, schedule, finder = self._method, self.config.prune, METHODS[self._method]
         seeds, targets = sorted(self.config.seeds), tuple(sorted(self.config.target_sparsities))
         ranking = isinstance(finder, Ranking)
@@ -372,5 +348,4 @@ class _Planner:
 
 
 def _of_masks(target_sparsities: Sequence[float], seeds: Sequence[int]) -> str:
-    """The part of a job's label that names its masks."""
     return f"sparsity {' '.join(map(repr, target_sparsities))}, seed {' '.join(map(str, seeds))}"

@@ -57,7 +57,6 @@ def _asked(run: RunFolder) -> list[type[Analysis]]:
 
 
 def _only_sizes(config: Mapping[str, Any]) -> bool:
-    """Whether a run measured only effective sizes, by its ``config.json``."""
     only = (config.get("settings") or {}).get("only")
     return not config.get("target_sparsities", True) or only == [EffectiveSize.kind]
 

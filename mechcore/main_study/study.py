@@ -40,10 +40,7 @@ class MainStudy(Study):
         self.store = store
         self.plan: Plan = make_plan(config, store.hash_file)
         self.folders = [part.name for part in self.plan.parts]
-
-    def jobs(self) -> Sequence[Job]:
-        """See `mechcore.study.engine.Study`."""
-        return self.plan.jobs
+        super().__init__(self.plan.jobs)
 
     def check(self, pending: Sequence[Job], device: str) -> None:
         """Open each model that pending jobs use, or everything that its training reads."""

@@ -8,7 +8,7 @@ from numbers import Real
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mechcore.errors import InputError, meant_share, shown
+from mechcore.errors import InputError, shown
 from mechcore.settings import Presets, check, setting
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def as_runs(
     numbers = _listed("seeds", seeds, index)
     for target_sparsity in listed:
         if not 0 <= target_sparsity < 1:  # also catches NaN
-            expected = f"expected a share of components in [0, 1){meant_share(target_sparsity)}"
+            expected = "expected a share of components in [0, 1)"
             raise InputError(f"sparsity {target_sparsity}: {expected}")
     for seed in numbers:
         if not 0 <= seed < MAX_SEED:

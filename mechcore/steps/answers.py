@@ -40,17 +40,12 @@ INFORMATION_OOD_MEAN = INFORMATION.named(
 
 ANSWERS_FILE = "answers.safetensors"
 SWEPT = {split: f"sweep-{split}.safetensors" for split in TEST_SPLITS}
-"""Files of a sweep's answers."""
 INJECTED_FILE = "injected.parquet"
 MASKED = "subnetworks"
-"""Name under which jobs need the subnetworks that answer."""
 
 
 def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
-    """Write evaluations by name as safetensors; all must be on the same examples.
-
-    Without evaluations, no file is written.
-    """
+    """Write evaluations, if any, by name as safetensors; all must be on the same examples."""
     if not answers:
         return
     first = next(iter(answers.values()))
@@ -98,10 +93,7 @@ def save_swept(path: Path, ablations: Ablations) -> None:
 def ablations_in(
     folder: Path, names: Mapping[str, str], sets: Sequence[ComponentSet] = ()
 ) -> dict[str, Ablations]:
-    """The answers of a sweep in its folder, by split; ``names`` of the test data also by split.
-
-    Those of several components are among ``sets``, which have names.
-    """
+    """The answers of a sweep in its folder, by split, as are ``names``; ``sets`` are known ones."""
     known = {str(one): one for one in sets}
     by_split = {}
     for split, file in SWEPT.items():

@@ -70,12 +70,10 @@ class MainStep(Step):
     """A step of the main study.
 
     Attributes:
-        needs: other steps whose results it reads: ``"means"``, ``"core"``,
-            ``"accuracy"`` or the kind of another analysis.
+        needs: steps whose results it reads: ``"means"``, ``"core"`` or the kind of an analysis.
         reads: steps whose results it reads if the study has them.
         beside: steps whose results it reads if the study is asked for them.
-        answers: whether it needs the model's answers; other steps also work on a model
-            without a head.
+        answers: whether it needs a model with a head.
         splits: the splits it reads, of ``"train"``, ``"id"`` and ``"ood"``.
         label: the displayed label of its jobs; by default the kind.
         for_others: its files are only for other jobs, not results of the study.

@@ -27,7 +27,6 @@ MOST_MODELS = 2
 """Number of models kept open; the least recently used one is evicted."""
 
 CHECKPOINTS = "checkpoints"
-"""Folder of a training's output."""
 
 MODEL, TRAINING = "model", "training"
 """Names under which jobs need their model, and the job that trains it."""
@@ -73,14 +72,7 @@ ModelInput: TypeAlias = CheckpointInput | TrainedInput
 
 @dataclass(frozen=True)
 class DataInput(Input):
-    """The data of a split.
-
-    Attributes:
-        split: the split.
-        model: the model that the data are for.
-        data: where the data come from, and how many examples are drawn.
-        half: which of two random halves of the drawn examples, 1 or 2; None for all of them.
-    """
+    """The data of a split for a model; ``half`` is 1 or 2, one of two random halves, or None."""
 
     split: str
     model: ModelConfig
@@ -121,13 +113,11 @@ class Workbench:
     def __init__(self, store: Store, device: str = "cpu") -> None:
         self.store, self.device = store, device
         self.loads: list[str] = []
-        self._models: OrderedDict[tuple[str, bool], Inputs] = OrderedDict()
-        self._examples: dict[tuple[str, bool], dict[tuple[str, str], Any]] = {}
+        self._models: OrderedDict[tuple[str, bool], tuple[Inputs, dict[Any, Any]]] = OrderedDict()
 
     def inputs(self, job: Job) -> Inputs:
         """The model and data of a job; raises `InputError` if they are unusable."""
-        place = self._opened(job)
-        inputs, known = self._models[place], self._examples[place]
+        inputs, known = self._opened(job)
         opened = replace(inputs, data={}, available={})
         for split, data in data_inputs(job).items():
             name = data_name(split, data.model, data.data)
@@ -136,33 +126,29 @@ class Workbench:
                 examples, available = read_split(split, data.model, data.data)
                 if data.half is not None:
                     examples = examples.halves(data.data.seed)[data.half - 1]
-                alone = replace(inputs, data={}, available={})
-                alone.add(split, examples, available)
+                encoded = inputs.encode(examples)
                 job.check_inputs(self.store.hash_file)
-                known[drawn] = (alone.data[split], available)
-            encoded, opened.available[split] = known[drawn]
-            opened.compare(split, encoded.examples)
-            opened.data[split] = encoded
+                known[drawn] = (encoded, available)
+            opened.add(split, *known[drawn])
         return opened
 
-    def _opened(self, job: Job) -> tuple[str, bool]:
-        """The key of a job's model among the open models, which it joins if necessary."""
+    def _opened(self, job: Job) -> tuple[Inputs, dict[Any, Any]]:
         digest, model = model_digest(job), model_input(job)
         # A model with answers serves all jobs.
         answers = getattr(model, "answers", True) or (digest, True) in self._models
         place = (digest, answers)
         if place not in self._models:
             while len(self._models) >= MOST_MODELS:
-                del self._examples[self._models.popitem(last=False)[0]]
+                self._models.popitem(last=False)
             config = model.config
             if isinstance(model, TrainedInput):
                 config = replace(config, source=str(trained_path(self.store, job)))
             opened = open_model(config, answers=answers, device=self.device)
             job.check_inputs(self.store.hash_file)  # before caching it under the planned digest
-            self._models[place], self._examples[place] = opened, {}
+            self._models[place] = (opened, {})
             self.loads.append(digest)
         self._models.move_to_end(place)
-        return place
+        return self._models[place]
 
 
 def model_input(job: Job) -> ModelInput:

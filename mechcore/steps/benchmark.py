@@ -12,7 +12,7 @@ from mechcore.bench.cases import case_names, interacts, load_case
 from mechcore.bench.methods import PREDICTORS, RANKERS
 from mechcore.bench.recovery import NODES, PAIRS, WITH_PAIRS, recovered_nodes, recovered_pairs
 from mechcore.models.devices import check_device
-from mechcore.study.engine import Jobs, perform
+from mechcore.study.engine import Study, perform
 from mechcore.study.executors import Local
 from mechcore.study.step import TABLES_FOLDER, Job, Step, Work, in_order
 from mechcore.study.store import Store
@@ -54,9 +54,6 @@ def run_benchmark(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The tables ``nodes`` and ``pairs`` of every method on every case; ``out`` has the store.
 
-    See `recovered_nodes` for ``methods`` and `recovered_pairs` for ``interaction_methods``. Each of
-    ``seeds`` is a repetition with other texts and draws.
-
     Raises:
         InputError: a case or method is unknown.
         StudyError: a method failed on some cases.
@@ -71,7 +68,7 @@ def run_benchmark(
     )
     store.create()
     store.leftovers(remove=True)
-    perform(Jobs(jobs), store, Local(device=device), out)
+    perform(Study(jobs), store, Local(device=device), out)
 
     def table(schema: Schema) -> pd.DataFrame:
         files = [store.whole(job.key) / TABLES_FOLDER / f"{schema.name}.csv" for job in jobs]

@@ -18,7 +18,6 @@ from mechcore.settings import check, setting
 Embedded = Literal["encoder", "failing", "decoder"]
 
 TEST_SPLITS = ("id", "ood")
-"""Splits of test data: in-domain and out-of-domain."""
 
 FORBID = ConfigDict(extra="forbid")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -44,15 +44,8 @@ def core_ablation_tables(
     """Ablate every core head alone, selected heads jointly, and controls outside the core.
 
     Jointly ablated are all pairs among the ``max_joint`` core heads with the largest out-of-domain
-    loss, these heads together, the whole core, and the sets of ``step``, with each member alone. Of
-    the other heads of the same layers, ``max_non_core`` drawn at random are ablated one at a time
-    and reported as one average; ``controls`` random sets with as many heads per layer are compared
-    with the whole core. Ablations ``known`` by split are not repeated; ``state`` is the folder
-    that an interrupted run resumes from.
-
-    Returns:
-        The tables ``ablation``, ``interactions``, ``interaction_stability`` and
-        ``ablation_controls``; if all subsets are ablated, also ``dividends`` and ``shapley``.
+    loss, these heads together, the whole core, and the sets of ``step``. Ablations ``known`` by
+    split are not repeated; ``state`` is the folder that an interrupted run resumes from.
     """
     alone = sorted({*core, *(member for named in step.further for member in named.components)})
     others = beside(alone, ModelShape.of(inputs.model), step.max_non_core, step.seed)
@@ -108,10 +101,7 @@ def core_ablation_tables(
 
 
 def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> list[Component]:
-    """Components outside the core, drawn for its members in turn: heads of the same layer, or MLPs.
-
-    At most ``n`` are drawn, fewer if a member has no more; without a core, any heads.
-    """
+    """At most ``n`` components outside the core, each like one of its members in turn."""
     generator = np.random.default_rng(seed)
     among = shape.heads if all(member.is_head for member in core) else shape.components
     outside = [component for component in among if component not in set(core)]
@@ -129,14 +119,12 @@ def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> l
 
 
 def _alike(one: Component, other: Component) -> bool:
-    """Whether two are heads of one layer, or both MLPs."""
     return one.is_head == other.is_head and (one.layer == other.layer or not one.is_head)
 
 
 def _beside_each(
     ablations: Ablations, known: Ablations | None, core: Sequence[Component]
 ) -> pd.DataFrame:
-    """Each member with all ablated components like it."""
     every = ablations if known is None else ablations.with_more(known)
     others = [s for s in every.sets if len(s) == 1 and s.components[0] not in core]
     alike = {

@@ -27,11 +27,9 @@ def training_on(
     device: str = "cpu",
     splits: Sequence[str] = TEST_SPLITS,
 ) -> Training:
-    """A training ready to start: its data are read, its model is built and checked.
+    """A training ready to start, on test data of ``splits``; with a prompt, of a language model.
 
-    With a prompt the model is a language model. A classifier gets the classes of
-    ``model.class_names``, or else those of the task, or else the labels of the training data in
-    alphabetical order. ``splits`` are those of the test data.
+    Classes are those of the model's settings, the task, or the training data, in this order.
 
     Raises:
         InputError: a file or checkpoint is invalid, or labels and classes do not match.

@@ -29,20 +29,13 @@ _EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint for any seed."""
 
 _EMBEDDED_SIZE = 2000
-"""Default number of embedded examples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """A model with the data it is studied on.
+    """A model with the data it is studied on, by split, and how many examples were available.
 
-    Attributes:
-        config: the model configuration, with embedded defaults filled in, and the prompt in its
-            chat template.
-        model: the loaded model.
-        tokenizer: its tokenizer.
-        data: encoded examples by requested split: ``train``, ``id`` and ``ood``.
-        available: how many examples were available to draw from, by split.
+    Its configuration has all defaults filled in, and the prompt in its chat template.
     """
 
     config: ModelConfig
@@ -51,16 +44,13 @@ class Inputs:
     data: dict[str, EncodedExamples]
     available: dict[str, int]
 
-    def add(self, split: str, examples: Examples, available: int, *, words: bool = False) -> None:
-        """Add the examples of a split, drawn from ``available``, and check their labels."""
-        self.compare(split, examples)
-        self.data[split] = self.encode(examples, words=words)
-        self.available[split] = available
-        if split != "train":
-            self.readout(split)
+    def add(self, split: str, added: Examples | EncodedExamples, available: int) -> None:
+        """Add the examples of a split, drawn from ``available``, and check their labels.
 
-    def compare(self, split: str, examples: Examples) -> None:
-        """Warn if one split has pairs and another single texts, or if splits share texts."""
+        Warns if one split has pairs and another single texts, or if splits share texts.
+        """
+        encoded = self.encode(added) if isinstance(added, Examples) else added
+        examples = encoded.examples
         texts = _texts(examples)
         for other, data in self.data.items():
             pairs = examples.two_segments
@@ -79,6 +69,9 @@ class Inputs:
                     f"{split} data {examples.name}: {both} of {len(texts)} distinct texts are also "
                     f"among the drawn {other} data; if that is not intended, name another file"
                 )
+        self.data[split], self.available[split] = encoded, available
+        if split != "train":
+            self.readout(split)
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
         """Tokenize more examples in the same way."""
@@ -106,28 +99,12 @@ def _texts(examples: Examples) -> set[tuple[str, str]]:
     return {*zip(examples.frame["text_a"], examples.frame["text_b"], strict=True)}
 
 
-def load_inputs(
-    model: ModelConfig, data: DataConfig, splits: tuple[str, ...], *, answers: bool = True
-) -> Inputs:
-    """Load the model and the data of the given splits.
-
-    Without ``answers``, when only attention is needed, models without a head are accepted, and the
-    words of the texts are determined.
+def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu") -> Inputs:
+    """Load a model and its tokenizer, without data; without ``answers``, it needs no head.
 
     Raises:
-        InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
-            unknown to the checkpoint, or options contradict each other.
+        InputError: the checkpoint is unusable, or options contradict each other.
     """
-    check_sources(model, data, splits)
-    examples = {split: read_split(split, model, data) for split in splits}  # quick, so first
-    loaded = open_model(model, answers=answers)
-    for split, drawn in examples.items():
-        loaded.add(split, *drawn, words=not answers)
-    return loaded
-
-
-def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu") -> Inputs:
-    """Load a model and its tokenizer, without data; see `load_inputs`."""
     check_device(device)
     config = resolved(model)
     assert config.source is not None
@@ -247,9 +224,7 @@ def embedded_draw(split: str, data: DataConfig) -> dict[str, int]:
 def read_split(
     split: str, model: ModelConfig, data: DataConfig, *, labelled: bool = False
 ) -> tuple[Examples, int]:
-    """The examples to use, and how many were available to draw from.
-
-    Test data are read with labels, training data only if asked to.
+    """The examples to use, test data with labels, and how many were available to draw from.
 
     Raises:
         InputError: they cannot be read, or no requested example is left.
@@ -272,7 +247,6 @@ def read_split(
 
 
 def _check_groups(data: DataConfig, subsets: Sequence[str]) -> None:
-    """Raise for groups with unknown subsets, or with the name of a subset."""
     for group, members in data.groups.items():
         if group in subsets:
             raise InputError(

@@ -71,10 +71,9 @@ class Means(MainStep):
 
 @dataclass(frozen=True)
 class FindMasks(MainStep):
-    """Train or rank masks for target sparsities, resuming from the last saved step.
+    """Train or rank masks for each target sparsity and seed, resuming from the last saved step.
 
-    For each target every seed gives a mask, accepted or not; ``data_seed`` sets the order of
-    examples. A control needs the masks that it matches as ``trained``.
+    A control needs the masks that it matches as ``trained``.
     """
 
     kind = "prune"
@@ -138,10 +137,7 @@ class FindMasks(MainStep):
 
 @dataclass(frozen=True)
 class AcceptMasks(MainStep):
-    """Accepts the masks that reached their target, and says why others are missing.
-
-    Of the schedule, only discretisation and the settings for advice on missing masks matter.
-    """
+    """Accepts the masks that reached their target, and says why others are missing."""
 
     kind = "masks"
     method: str

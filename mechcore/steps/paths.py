@@ -49,13 +49,8 @@ def path_tables(
 ) -> dict[str, pd.DataFrame]:
     """Changes from cutting the paths of senders to receivers, and of components to the answer.
 
-    Without ``roles`` (`component_roles`) there is no verdict, and there are controls only if the
-    paths are chosen. Ablations ``known`` by split from a sweep on these examples are not repeated;
-    ``half`` says on which half of the out-of-domain examples roles were judged.
-
-    Returns:
-        The tables ``paths``, ``core_dependence`` and, unless the classes are a whole vocabulary,
-        ``path_information``; with roles ``core_verdict``.
+    There is a verdict with ``roles`` only; ``half`` says on which half of the out-of-domain
+    examples they were judged. Ablations ``known`` by split are not repeated.
     """
     model = inputs.model
     statistics: dict[str, Any] = {"n_resamples": step.n_resamples, "seed": step.seed}

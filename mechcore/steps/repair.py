@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mechcore.analyses.repair import Repair
 
 CHECKPOINTS = "repaired"
-"""Folder of the checkpoints that were saved."""
 _MOST_SUBSETS = 40
 """Subsets up to which the transfer matrix is made."""
 

@@ -57,9 +57,8 @@ _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
     """The checkpoints of a training run, by step if all steps are known, else by name.
 
-    Those with a known step come first, in that order. ``paths`` are checkpoint directories, or
-    folders of them (``step-0500`` or ``checkpoint-500``, and ``final``, perhaps the folder itself);
-    no paths stand for the embedded encoder's. Other settings are those of ``model``.
+    ``paths`` are checkpoint directories, or folders of them (``step-0500``, ``checkpoint-500``,
+    ``final``); none stand for the embedded encoder's. Other settings are those of ``model``.
 
     Raises:
         InputError: a path holds no checkpoint, or two have the same name.
@@ -83,10 +82,7 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
 
 
 def _checkpoints(path: Path) -> dict[int | str, Path]:
-    """Checkpoints in a folder by step or name, or the folder itself if it contains none.
-
-    The final checkpoint, in the folder or the folder itself, is omitted if it copies another.
-    """
+    """Checkpoints in a folder by step or name, or itself; a final one only if it is no copy."""
     inside: dict[int | str, Path] = {}
     for folder in sorted(file.parent for file in path.glob("*/config.json")):
         step = _step(folder)
@@ -128,14 +124,10 @@ def accuracies_by_checkpoint(
     groups: Mapping[str, Sequence[str]],
     subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
-    """Tables ``accuracy`` by checkpoint in the form from which effective sizes are computed.
+    """The tables ``full`` and ``grid`` of `effective_size`, and its groups of subsets.
 
-    With tables ``subnetworks``, the grid also has the shares that masks keep. A group (see
-    `subset_groups`) with a subset that has no example is omitted, with a warning.
-
-    Returns:
-        The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
-        ``mixed`` (both), each with the subsets of its data, as ``split:subset``, and those given.
+    With tables ``subnetworks``, the grid also has the shares that masks keep. A group with a
+    subset that has no example is omitted, with a warning.
     """
     parts = []
     for name, table in tables.items():
@@ -168,11 +160,7 @@ def accuracies_by_checkpoint(
 def size_tables(
     full: pd.DataFrame, grid: pd.DataFrame, groups: Mapping[str, Sequence[str]], tolerance: float
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``full``, ``grid``, ``effective_size`` (per seed) and ``mean_effective_size``.
-
-    The last also has the full model's accuracy on the group; ``in_grid``, in the first, says
-    whether ``grid`` has subnetworks of the checkpoint.
-    """
+    """The tables ``full``, ``grid``, ``effective_size`` (per seed) and ``mean_effective_size``."""
     sizes = effective_size(full, grid, groups=groups, tolerance=tolerance)
     full = full.assign(in_grid=full["checkpoint"].isin(grid["checkpoint"]))
     means = mean_effective_size(sizes)

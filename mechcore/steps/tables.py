@@ -159,11 +159,7 @@ def answer_tables(
     names: Mapping[str, str],
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
-
-    See `accuracy_table` for the arguments. The last two are omitted without subnetworks, which all
-    come from one method. Warns of outliers among them.
-    """
+    """The tables ``accuracy`` and ``group_accuracy``, and two of subnetworks."""
     accuracy = accuracy_table(full, subnetworks, masked, names)
     tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
     if not subnetworks:
@@ -180,10 +176,7 @@ def accuracy_table(
     masked: Mapping[str, Sequence[Evaluation]],
     names: Mapping[str, str],
 ) -> pd.DataFrame:
-    """The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
-
-    The full model's answers, the subnetworks' in their order, and names of the data are by split.
-    """
+    """The columns of `ACCURACY`, from answers and names of the data by split."""
     models: list[tuple[str, float, int | None]] = [(FULL, np.nan, None)]
     models += [(pruned.name, pruned.target_sparsity, pruned.seed) for pruned in subnetworks]
     parts = []
@@ -265,11 +258,7 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
 def subset_groups(
     subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, list[str]]]:
-    """Split and subsets of each group to average over, with ``subsets`` from `proper_subsets`.
-
-    ``ID`` and ``OOD`` include all subsets, unless ``groups``, which name out-of-domain subsets,
-    define ``OOD``.
-    """
+    """Split and subsets of groups: ``ID``, ``OOD`` and ``groups``, which may redefine ``OOD``."""
     every = {
         split.upper(): (split, list(subsets.loc[subsets["split"] == split, "subset"].unique()))
         for split in TEST_SPLITS
@@ -284,13 +273,10 @@ def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
 
 
 def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
-    """What several subnetworks have in common.
-
-    Returns:
-        The tables ``head_frequency``, ``head_overlap``, ``core`` and ``core_summary``.
+    """The tables ``head_frequency``, ``head_overlap``, ``core`` and ``core_summary``.
 
     Raises:
-        MismatchError: they belong to different models.
+        MismatchError: the subnetworks belong to different models.
     """
     names, masks = [pruned.name for pruned in subnetworks], [pruned.mask for pruned in subnetworks]
     targets = [pruned.target_sparsity for pruned in subnetworks]

@@ -1,12 +1,10 @@
-"""The engine: runs the jobs of any study, and keeps their results.
-
-A study lists its jobs, as far as known from the results so far; the engine runs those that are
-not done, each after its needs, and asks again. A failed job blocks only the jobs that need it.
-"""
+"""The engine: runs the jobs of any study, each after its needs, and keeps their results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,17 +30,16 @@ class Results:
 
 
 class Study:
-    """A planned study: its settings are checked, its inputs exist.
-
-    Attributes:
-        folders: subfolders for its results; ``""`` is the study's own folder.
-    """
+    """A planned study, with subfolders for its results; ``""`` is the study's own folder."""
 
     folders: Sequence[str] = ("",)
 
+    def __init__(self, known: Sequence[Job]) -> None:
+        self.known = known
+
     def jobs(self) -> Sequence[Job]:
         """The jobs known so far, the most urgent first; asked again whenever one is done."""
-        raise NotImplementedError
+        return self.known
 
     @property
     def cost(self) -> float:
@@ -55,17 +52,6 @@ class Study:
     def results(self) -> Mapping[str, Results]:
         """The results of the finished study, for each of its `folders`."""
         return {}
-
-
-class Jobs(Study):
-    """A fixed list of jobs, for their files in the store only."""
-
-    def __init__(self, known: Sequence[Job]) -> None:
-        self.known = known
-
-    def jobs(self) -> Sequence[Job]:
-        """See `Study.jobs`."""
-        return self.known
 
 
 @dataclass(frozen=True)
@@ -93,12 +79,7 @@ class StudyError(MechcoreError):
 
 
 def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
-    """Run all pending jobs of a study; the store records that ``out`` uses the results.
-
-    Raises:
-        StudyError: jobs failed; all jobs that do not need them are done.
-        StoreError: the disk is full.
-    """
+    """Run the pending jobs of a study in ``out``; raises `StudyError` if some fail."""
     known = in_order(study.jobs())
     store.remember(out, known)
     pending = [job for job in known if not store.has(job.key)]
@@ -107,21 +88,19 @@ def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
     if not pending:
         return
     before = sum(job.step.cost(job) for job in known) - sum(j.step.cost(j) for j in pending)
-    with progress.work("study", max(study.cost - before, 1e-9)) as advance, executor(store) as pool:
+    with progress.bar("study", max(study.cost - before, 1e-9)) as advance, executor(store) as pool:
         failures = _Scheduler(study, store, pool, out, advance).run()
     if failures:
         raise StudyError(failures)
 
 
 class _Scheduler:
-    """Passes jobs to workers, each after its needs."""
-
     def __init__(
         self, study: Study, store: Store, workers: Workers, out: Path, advance: progress.Advance
     ) -> None:
         self.study, self.store, self.workers = study, store, workers
         self.out, self.advance = out, advance
-        self.running: dict[str, Job] = {}
+        self.running: dict[Future[Receipt], Job] = {}
         self.failures: dict[str, Failure] = {}
         self._warned: set[str] = set()
 
@@ -129,22 +108,33 @@ class _Scheduler:
         while True:
             ready = self._ready()
             for job in ready[: self.workers.capacity - len(self.running)]:
-                self.running[job.key] = job
-                self.workers.begin(job)
+                self.running[self.workers.begin(job)] = job
             if not self.running:
                 return list(self.failures.values())
-            for job, receipt in self.workers.ended():
-                del self.running[job.key]
+            for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+                receipt = self._receipt(future)
+                job = self.running.pop(future)
                 self._settle(job, receipt)
                 self.advance(job.step.cost(job))
+
+    def _receipt(self, future: Future[Receipt]) -> Receipt:
+        try:
+            return future.result()
+        except BrokenProcessPool as error:
+            names = ", ".join(job.name for job in self.running.values())
+            raise MechcoreError(
+                f"study: a worker died during one of {names}, perhaps out of memory, or since the "
+                'study was started by a script without `if __name__ == "__main__"`. Finished work '
+                "is kept: rerun the study with fewer workers"
+            ) from error
 
     def _ready(self) -> list[Job]:
         """Jobs that can start; those that need a failed job are marked as failed."""
         known = in_order(self.study.jobs())
         self.store.remember(self.out, known)
-        ready = []
+        ready, running = [], {job.key for job in self.running.values()}
         for job in known:
-            if job.key in self.running or job.key in self.failures or self.store.has(job.key):
+            if job.key in running or job.key in self.failures or self.store.has(job.key):
                 continue
             needs = job.needs.values()
             failed = [self.failures[need.key] for need in needs if need.key in self.failures]
@@ -164,3 +154,8 @@ class _Scheduler:
             raise StoreError(receipt.error)
         if receipt.error is not None:
             self.failures[job.key] = Failure(job, receipt.error)
+        elif not self.store.has(job.key):
+            raise StoreError(
+                f"store {self.store.path}: a worker finished {job.name}, but its result is not "
+                "here; expected all machines to see the store under the same path"
+            )

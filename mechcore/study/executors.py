@@ -7,12 +7,12 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason, warn
@@ -22,29 +22,19 @@ from mechcore.study.store import Store, StoreError
 
 @dataclass(frozen=True)
 class Receipt:
-    """The outcome of a job.
-
-    Attributes:
-        error: why it failed; None if it is done.
-        store_failed: whether the store could not be written, so that other jobs would fail too.
-        warnings: its warnings.
-    """
+    """The outcome of a job; if ``store_failed``, other jobs would fail, too."""
 
     error: str | None = None
     store_failed: bool = False
     warnings: tuple[str, ...] = ()
 
 
-class Workers(Protocol):
-    """Runs up to ``capacity`` jobs concurrently, for as long as its executor's block lasts."""
+@dataclass(frozen=True)
+class Workers:
+    """Runs up to ``capacity`` jobs concurrently; ``begin`` starts one whose needs are done."""
 
     capacity: int
-
-    def begin(self, job: Job) -> None:
-        """Start a job, all of whose needs are done."""
-
-    def ended(self) -> list[tuple[Job, Receipt]]:
-        """Wait briefly for a job to end; returns the jobs that have ended since."""
+    begin: Callable[[Job], Future[Receipt]]
 
 
 Executor: TypeAlias = Callable[[Store], AbstractContextManager[Workers]]
@@ -53,14 +43,9 @@ Executor: TypeAlias = Callable[[Store], AbstractContextManager[Workers]]
 
 @dataclass(frozen=True)
 class Local:
-    """This machine.
+    """This machine: concurrent jobs, cores per job (None shares them all), device of models.
 
-    Attributes:
-        workers: number of concurrent jobs, each in its own process; 1 uses this process. With
-            more, a script needs ``if __name__ == "__main__"``, as for Python's multiprocessing.
-        cpus: cores per job; None shares all cores. Results are bit-identical only with the same
-            number of cores.
-        device: device of models: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
+    With several ``workers``, each in its own process, a script needs ``if __name__ == "__main__"``.
     """
 
     workers: int = 1
@@ -78,7 +63,7 @@ class Local:
     def __call__(self, store: Store) -> Iterator[Workers]:
         """See `Executor`."""
         if self.workers == 1:
-            yield _Here(store, self.cpus, self.device)
+            yield Workers(1, partial(_here, (store, self.cpus, self.device)))
             return
         cores = self.cpus or max(1, n_cores() // self.workers)
         context = multiprocessing.get_context("spawn")
@@ -87,7 +72,8 @@ class Local:
         ignoring = (signal.SIGINT, signal.SIG_IGN)
         with ProcessPoolExecutor(self.workers, context, signal.signal, ignoring) as pool:
             try:
-                yield _Beside(pool, self.workers, store.path, cores, self.device)
+                place = (store.path, cores, self.device)
+                yield Workers(self.workers, partial(_beside, pool, place))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in set(multiprocessing.active_children()) - others:
@@ -95,56 +81,24 @@ class Local:
                 raise
 
 
-class _Here(Workers):
-    """This process, one job after another."""
-
-    capacity = 1
-
-    def __init__(self, *place: Any) -> None:
-        self._place = place
-
-    def begin(self, job: Job) -> None:
-        with progress.within(job.name):
-            self._ended = [(job, done(job, *self._place))]
-
-    def ended(self) -> list[tuple[Job, Receipt]]:
-        return self._ended
+def _here(place: tuple[Any, ...], job: Job) -> Future[Receipt]:
+    future: Future[Receipt] = Future()
+    with progress.within(job.name):
+        future.set_result(done(job, *place))
+    return future
 
 
-class _Beside(Workers):
-    """Processes of this machine."""
-
-    def __init__(self, pool: ProcessPoolExecutor, workers: int, *place: Any) -> None:
-        self.pool, self.capacity, self._place = pool, workers, place
-        self._running: dict[Future[Receipt], Job] = {}
-
-    def begin(self, job: Job) -> None:
-        future: Future[Receipt] = Future()
-        try:
-            future = self.pool.submit(_unpacked, pickle.dumps(job), *self._place)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            future.set_result(Receipt(str(known_here_alone(str(error)))))
-        self._running[future] = job
-
-    def ended(self) -> list[tuple[Job, Receipt]]:
-        finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
-        try:
-            receipts = {future: future.result() for future in finished}
-        except BrokenProcessPool as error:
-            names = ", ".join(job.name for job in self._running.values())
-            raise MechcoreError(
-                f"study: a worker died during one of {names}, perhaps out of memory, or since the "
-                'study was started by a script without `if __name__ == "__main__"`. Finished work '
-                "is kept: rerun the study with fewer workers"
-            ) from error
-        return [(self._running.pop(future), receipt) for future, receipt in receipts.items()]
+def _beside(pool: ProcessPoolExecutor, place: tuple[Any, ...], job: Job) -> Future[Receipt]:
+    future: Future[Receipt] = Future()
+    try:
+        return pool.submit(_unpacked, pickle.dumps(job), *place)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        future.set_result(Receipt(str(known_here_alone(str(error)))))
+    return future
 
 
 def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
-    """Run a job unless it is already done, perhaps meanwhile by another process.
-
-    All its needs must be done. Without ``cpus``, torch keeps its current number of threads.
-    """
+    """Run a job whose needs are done, unless another process has done it meanwhile."""
     from mechcore.session import plain_session
 
     error, store_failed = None, False
@@ -168,7 +122,6 @@ def _make(job: Job, store: Store, device: str) -> None:
     with store.making(job.key, job.step.kind, job.name, job.recipe) as folder:
         job.step.run(Work(job, folder, store.partial(job.key), store, device))
         job.check_inputs(store.hash_file)
-    store.forget_partial(job.key)
 
 
 def _unpacked(job: bytes, *place: Any) -> Receipt:
@@ -204,10 +157,7 @@ def at_most_all(count: int, what: str) -> int:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Make torch and numerical libraries use ``count`` cores inside the block; None: no change.
-
-    At most all cores of this machine are used, with a warning, since more would stall it.
-    """
+    """Make torch and numerical libraries use ``count`` cores inside the block; None: no change."""
     if count is None:
         yield
         return

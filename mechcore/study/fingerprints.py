@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,7 @@ CHECKPOINT_FILES = (
 """Files of a model and its tokenizer; other files in the folder do not matter."""
 
 _SETTLED = 2.0
-"""Seconds after a file's last change before its digest is cached: with coarse clocks, an earlier
-change might not alter its times."""
+"""Seconds after a file's last change before its digest is cached: clocks may be coarse."""
 
 Hasher = Callable[[Path], str]
 """SHA-256 of a file, hexadecimal."""
@@ -73,10 +71,7 @@ class RememberedHashes:
 
 
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
-    """Digests of a checkpoint's files by name, or the commit of a hub id.
-
-    ``source`` is a directory, GGUF file or hub id; raises `InputError` if it does not exist.
-    """
+    """Digests of the files of a checkpoint (a folder or GGUF file), or the commit of a hub id."""
     path = Path(source)
     if path.is_file():
         return {path.suffix: hasher(path)}
@@ -93,28 +88,13 @@ def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_
 
 
 def architecture_code(source: str, revision: str | None) -> Sequence[object]:
-    """The class of a checkpoint's architecture, which is looked up by name, not imported by a step.
-
-    There is none for an unusable configuration; loading the model reports why.
-    """
-    config, state = Path(source) / "config.json", None
-    with suppress(OSError):
-        state = (config.stat().st_size, config.stat().st_mtime_ns)
-    with suppress(InputError):
-        # The content of a hub can change at any time.
-        read = _architecture if state else _architecture.__wrapped__
-        return [read(source, revision, state)]
-    return []
-
-
-@cache
-def _architecture(source: str, revision: str | None, state: object) -> type:
-    """The architecture of a configuration, read once while its file stays unchanged."""
+    """The class of a checkpoint's architecture, looked up by name; none if it is unusable."""
     from mechcore.models.architectures.base import architecture_of
     from mechcore.models.loading import read_config
 
-    del state
-    return type(architecture_of(read_config(source, revision)))
+    with suppress(InputError):
+        return [type(architecture_of(read_config(source, revision)))]
+    return []
 
 
 def _commit(source: str, revision: str | None) -> str:

@@ -17,18 +17,13 @@ from mechcore.yaml_file import read_plain, validated
 S = TypeVar("S")
 
 DEFAULT = "heuristic-core"
-"""The kind of a study whose file does not name one."""
 
 
 @dataclass(frozen=True)
 class StudyKind(Generic[S]):
-    """A kind of study.
+    """A kind of study: its settings, all with defaults, and how to plan them.
 
-    Attributes:
-        settings: a frozen dataclass, all of whose fields have defaults.
-        plan: makes the planned study for settings and a store.
-        located: the same settings with relative paths made absolute, relative to a folder.
-        executor: where the jobs of such a study run by default.
+    ``located`` makes paths absolute, relative to a folder; ``executor`` is the default one.
     """
 
     settings: type[S]
@@ -42,14 +37,7 @@ class StudyKind(Generic[S]):
 
 
 def read_study(path: str | Path) -> tuple[str, Any]:
-    """The kind of the study in a YAML file, by default `DEFAULT`, and its settings.
-
-    Relative paths in it are relative to its folder.
-
-    Raises:
-        InputError: the file is missing or has another suffix, is not valid YAML, or does not
-            describe a study; the message names the file and the error.
-    """
+    """The kind of the study in a YAML file, and its settings; raises `InputError` if unusable."""
     path = Path(path)
     content = read_plain(path, "; mechcore study init writes one") or {}
     kind = content.pop("kind", DEFAULT) if isinstance(content, dict) else DEFAULT
@@ -62,4 +50,3 @@ def read_study(path: str | Path) -> tuple[str, Any]:
 STUDIES: Registry[StudyKind[Any]] = Registry(
     "kind of study", "mechcore.studies", {DEFAULT: "mechcore.main_study.study:STUDY"}
 )
-"""Kinds of study by name."""

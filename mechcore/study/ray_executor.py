@@ -1,13 +1,11 @@
-"""Running jobs on the workers of a Ray cluster, on one or more machines.
-
-All machines must see the store, the models and the data under the same paths.
-"""
+"""Running jobs on a Ray cluster, whose machines see all files under the same paths."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,25 +13,20 @@ from typing import Any
 from mechcore.errors import InputError, reason
 from mechcore.study.executors import Receipt, Workers, done_elsewhere
 from mechcore.study.step import Job
-from mechcore.study.store import Store, StoreError
+from mechcore.study.store import Store
 
 RETRIES = 5
 """How often a job is restarted after its worker died; pruning resumes."""
 
-_LOOK = 0.5
-"""Seconds between polls of the workers."""
-
 
 @dataclass(frozen=True)
 class OnRay:
-    """A Ray cluster.
+    """A Ray cluster; without ``address``, a new one on this machine.
 
     Attributes:
-        address: address of the cluster; None starts one on this machine.
         cpus: cores per job.
         gpus: GPUs per job, possibly a fraction; by default one for jobs on ``"cuda"``. A job sees
             no other GPUs.
-        device: device of models.
 
     Raises:
         InputError: Ray is not installed, or the device is one of several GPUs.
@@ -58,24 +51,30 @@ class OnRay:
     def __call__(self, store: Store) -> Iterator[Workers]:
         """See `mechcore.study.executors.Executor`."""
         with _cluster(self.address) as ray:
-            yield _Cluster(ray, store, self)
+            resources = {"num_cpus": self.cpus, "num_gpus": self.gpus}
+            remote = ray.remote(**resources, max_retries=RETRIES, retry_exceptions=False)
+            task = remote(done_elsewhere)  # on a worker, which keeps its models loaded
 
+            def begin(job: Job) -> Future[Receipt]:
+                receipt: Future[Receipt] = Future()
 
-class _Cluster:
-    """Workers of a cluster."""
+                def end(result: Future[Receipt]) -> None:
+                    try:
+                        receipt.set_result(result.result())
+                    except Exception as error:
+                        times = f"its worker died {RETRIES + 1} times or could not start"
+                        receipt.set_result(Receipt(f"{times}: {reason(error)}"))
 
-    def __init__(self, ray: Any, store: Store, wanted: OnRay) -> None:
-        self.ray, self.store, self.wanted = ray, store, wanted
-        self.capacity = self._room()
-        resources = {"num_cpus": wanted.cpus, "num_gpus": wanted.gpus}
-        remote = ray.remote(**resources, max_retries=RETRIES, retry_exceptions=False)
-        self.task = remote(done_elsewhere)  # on a worker, which keeps its models loaded
-        self._running: dict[Any, Job] = {}
+                running = task.remote(job, store.path.resolve(), self.cpus, self.device)
+                running.future().add_done_callback(end)
+                return receipt
 
-    def _room(self) -> int:
+            yield Workers(self._room(ray.cluster_resources()), begin)
+
+    def _room(self, resources: Mapping[str, float]) -> int:
         """Number of jobs to submit; doubled so that a growing cluster has jobs waiting."""
-        resources, room = self.ray.cluster_resources(), []
-        for name, wanted in (("CPU", self.wanted.cpus), ("GPU", self.wanted.gpus)):
+        room = []
+        for name, wanted in (("CPU", self.cpus), ("GPU", self.gpus)):
             if wanted > (known := resources.get(name, 0)):
                 raise InputError(
                     f"executor ray: a job requests {wanted:g} {name}, but the cluster has "
@@ -83,28 +82,6 @@ class _Cluster:
                 )
             room += [int(known / wanted)] if wanted else []
         return 2 * min(room)
-
-    def begin(self, job: Job) -> None:
-        place = (self.store.path.resolve(), self.wanted.cpus, self.wanted.device)
-        self._running[self.task.remote(job, *place)] = job
-
-    def ended(self) -> list[tuple[Job, Receipt]]:
-        ended, _ = self.ray.wait(list(self._running), num_returns=1, timeout=_LOOK)
-        return [(job := self._running.pop(ref), self._receipt(ref, job)) for ref in ended]
-
-    def _receipt(self, ref: Any, job: Job) -> Receipt:
-        try:
-            receipt: Receipt = self.ray.get(ref)
-        except self.ray.exceptions.RayError as error:
-            times = f"its worker died {RETRIES + 1} times or could not start"
-            return Receipt(f"{times}: {reason(error)}")
-        if receipt.error is None and not self.store.has(job.key):
-            raise StoreError(
-                f"store {self.store.path}: a worker finished {job.name}, but its result is not "
-                "here; expected all machines to see the store under the same path (a shared file "
-                "system)"
-            )
-        return receipt
 
 
 def _ray() -> Any:
@@ -123,7 +100,6 @@ def _ray() -> Any:
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
-    """A connection, closed at the end of the block unless it already existed."""
     ray = _ray()
     if ray.is_initialized():
         yield ray

@@ -1,31 +1,43 @@
-"""A whole study of any kind: settings in, tables, figures and a report out."""
+"""A whole study of any kind: settings in, a folder with tables, figures and a report out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, first_names
-from mechcore.report import build_report
+from mechcore.files import check_can_write, write_atomically, write_json
+from mechcore.report import REPORT_FILE, build_report
 from mechcore.report.blocks import FIGURES_FOLDER
-from mechcore.report.kinds import REPORTS
+from mechcore.report.kinds import REPORTS, schemas_of
+from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.settings import changed
 from mechcore.study.engine import Study, perform
 from mechcore.study.executors import Executor, Local
 from mechcore.study.kinds import DEFAULT, STUDIES
-from mechcore.study.results import (
-    STORE,
-    add_written,
-    begin,
-    check_folders,
-    check_out,
-    opened,
-    write_results,
-)
-from mechcore.study.step import Job, differences, in_order
+from mechcore.study.step import TABLES_FOLDER, Job, differences, in_order, plain, versions
 from mechcore.study.store import Damaged, Store
+from mechcore.tables import write_tables
+
+STUDY = "study.json"
+STORE = "store"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The study in a folder."""
+
+    kind: str
+    settings: Any
+    store: Store
 
 
 @dataclass(frozen=True)
@@ -46,13 +58,7 @@ def prepare(
     store: str | Path | None = None,
     device: str = "cpu",
 ) -> Prepared:
-    """Check everything and determine the remaining jobs; nothing is written.
-
-    Arguments are those of `run_study`; ``device`` is the device of models.
-
-    Raises:
-        InputError: the settings, a file or a folder is invalid.
-    """
+    """Check everything and determine the remaining jobs of `run_study`; nothing is written."""
     out = Path(out)
     if kind in STUDIES and kind not in REPORTS:
         raise InputError(
@@ -79,11 +85,9 @@ def run_study(
     executor: Executor | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Run the remaining jobs of a study, and write its results and reports.
+    """Run the remaining jobs of a study, and write its results and reports, whose paths it returns.
 
-    Everything is checked before anything is written. Results of jobs are kept in the store, so
-    a rerun does only what is missing: after an interruption the rest, from the last saved pruning
-    step; after a change of settings, inputs, code or versions what depends on it.
+    Everything is checked before anything is written. A rerun does only what is missing.
 
     Args:
         settings: settings of the study.
@@ -91,11 +95,7 @@ def run_study(
         kind: kind of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
         executor: where jobs run; None is this process, with the resources of the settings.
-        origins: origins of settings that are not defaults, by dotted name, for
-            ``config.json``; None: from Python.
-
-    Returns:
-        The paths of the reports.
+        origins: origins of settings that are not defaults, by dotted name; None: from Python.
 
     Raises:
         InputError: the settings, a file or a folder is invalid.
@@ -134,20 +134,24 @@ def _report(out: Path, folder: Path) -> Path:
     figures = folder / FIGURES_FOLDER
     others = {*figures.glob("[!.]*")}  # those of the last report are gone by now
     report = build_report(folder)
-    add_written(out, [report, *({*figures.glob("[!.]*")} - others)])
+    written = [report, *({*figures.glob("[!.]*")} - others)]
+    names = {path.relative_to(out).as_posix() for path in written}
+    _note(out, written=sorted({*_written(out), *names}))
     return report
 
 
+def status_table(jobs: Any) -> Any:
+    """One row per kind of `job_table`: done, jobs, seconds of work, MiB."""
+    table = jobs.assign(done=jobs["state"] == "done", mib=jobs["bytes"] / 2**20)
+    return table.groupby("kind", sort=False, as_index=False).agg(
+        done=("done", "sum"), jobs=("done", "size"), seconds=("seconds", "sum"), MiB=("mib", "sum")
+    )
+
+
 def job_table(folder: str | Path) -> tuple[Any, Store]:
-    """The jobs of the study in a folder, from its current settings, inputs and code.
+    """The jobs of the study in a folder, as settings, inputs and code are now, and its store.
 
-    Returns:
-        One row per job known so far: key, kind, name, state (``done``, ``begun`` or ``to do``),
-        seconds and bytes (0 if not done), and why (what changed since it was last done, in words;
-        empty if it is done or was never done); and the store.
-
-    Raises:
-        InputError: there is no study, or one of its input files is gone.
+    Their state is ``done``, ``begun`` or ``to do``; why is what changed since they were done.
     """
     import pandas as pd
 
@@ -167,3 +171,147 @@ def job_table(folder: str | Path) -> tuple[Any, Store]:
         rows.append((job.key, job.step.kind, job.name, state, seconds, size, why))
     columns = ["key", "kind", "name", "state", "seconds", "bytes", "why"]
     return pd.DataFrame(rows, columns=columns), store
+
+
+def check_out(out: Path, kind: str) -> None:
+    """Raise `InputError` unless ``out`` is writable, and empty or a study of this kind."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: found a file; expected a folder (--out)")
+    check_can_write(out)
+    # Only a store: killed before anything else was written.
+    there = {path.name for path in out.iterdir()} if out.exists() else set()
+    alone = {STORE, *(path.name for path in out.glob(f".*.{STUDY}"))}
+    if STUDY in there:
+        known = _known(out).get("kind")
+        if known not in (None, kind):
+            raise InputError(
+                f"{out}: found a study of kind {known!r}; expected kind {kind!r}; choose "
+                "another --out"
+            )
+    elif there - alone:
+        raise InputError(
+            f"{out}: the folder is not empty and has no study (no {STUDY}); choose another --out"
+        )
+
+
+def check_folders(out: Path, names: Iterable[str]) -> None:
+    """Raise `InputError` if subfolders of a study hold another study's results."""
+    own = _written(out)
+    for name in filter(None, names):
+        taken = [file for file in (STUDY, CONFIG_FILE) if (out / name / file).exists()]
+        if taken and (taken[0] == STUDY or f"{name}/{CONFIG_FILE}" not in own):
+            raise InputError(
+                f"variants: {out / name} holds results of another study, which the variant "
+                f"{name!r} would replace; choose another name for it, or another --out"
+            )
+
+
+def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
+    """Record in ``out`` which study it is, so that it can be inspected and resumed."""
+    inside = store.path.resolve() == (out / STORE).resolve()
+    _note(
+        out,
+        kind=kind,
+        mechcore=version("mechcore"),
+        store=STORE if inside else str(store.path.resolve()),
+        settings=plain(settings),
+        written=list(_written(out)),
+    )
+
+
+def opened(out: Path) -> Opened:
+    """The study in a folder; raises `InputError` if there is none."""
+    path = out / STUDY
+    if not path.exists():
+        raise InputError(
+            f"{out}: no study in this folder (no {STUDY}); expected the --out of mechcore run"
+        )
+    content = _noted(out)
+    for name in ("kind", "store", "settings"):
+        if name not in content:
+            raise InputError(f"{path}: no {name!r}; rerun the study")
+    kind = str(content["kind"])
+    settings = STUDIES[kind].read(content["settings"], str(path))
+    return Opened(kind, settings, Store(out / str(content["store"])))
+
+
+def write_results(
+    study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
+) -> list[Path]:
+    """Copy a finished study's results to ``out``, remove outdated ones, return its folders."""
+    by_folder, wanted = study.results(), set[str]()
+    for folder, results in by_folder.items():
+        tables = [f"{TABLES_FOLDER}/{name}.csv" for name in results.tables]
+        wanted |= {str(Path(folder) / name) for name in (*results.files, *tables, CONFIG_FILE)}
+    has_tables = any(results.tables for results in by_folder.values())
+    schemas = schemas_of({"kind": kind}).values() if has_tables else ()
+    reports = {str(Path(folder) / REPORT_FILE) for folder in by_folder}
+    for name in set(_written(out)) - wanted - reports:  # those are written over
+        _remove(out, name)
+    _note(out, written=sorted({*_written(out), *wanted}))  # if it is killed before the end
+    jobs = in_order(study.jobs())
+    seconds: dict[str, float] = {}
+    for job in jobs:
+        spent = store.manifest(job.key).seconds
+        seconds[job.step.kind] = round(seconds.get(job.step.kind, 0.0) + spent, 1)
+    for folder, results in by_folder.items():
+        for name, source in results.files.items():
+            write_atomically(out / folder / name, partial(shutil.copyfile, source))
+        write_tables(out / folder / TABLES_FOLDER, results.tables, schemas)
+        facts = {
+            "kind": kind,
+            "mechcore": version("mechcore"),
+            "versions": versions(),
+            "command": " ".join(["mechcore", *sys.argv[1:]]),
+            "settings": plain(settings),
+            "origins": dict(origins),
+            "seconds": seconds,
+            "jobs": {job.name: job.key for job in jobs},
+        }
+        write_json(out / folder / CONFIG_FILE, facts | dict(results.facts))
+    _note(out, written=sorted(wanted))
+    return [out / folder for folder in by_folder]
+
+    names = _known(out).get("written")
+    names = names if isinstance(names, list) else []
+    return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
+
+
+def _noted(out: Path) -> dict[str, Any]:
+    path = out / STUDY
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"found a {type(content).__name__}, expected an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); rerun the study") from error
+    return content
+
+
+def _known(out: Path) -> dict[str, Any]:
+    """The recorded facts, or none if the file is missing or damaged, and rewritten."""
+    try:
+        return _noted(out)
+    except InputError:
+        return {}
+
+
+def _note(out: Path, **facts: Any) -> None:
+    write_json(out / STUDY, _known(out) | facts)
+
+
+def _written(out: Path) -> tuple[str, ...]:
+    names = _known(out).get("written")
+    names = names if isinstance(names, list) else []
+    return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
+
+
+def _remove(out: Path, name: str) -> None:
+    path = out / name
+    if not path.resolve().is_relative_to(out.resolve()):
+        return
+    path.unlink(missing_ok=True)
+    for folder in path.relative_to(out).parents:
+        if folder != Path():
+            with suppress(OSError):  # not empty: it contains other files
+                (out / folder).rmdir()

@@ -1,15 +1,4 @@
-"""Steps and jobs: the contract between the engine and the work of a study.
-
-A step is a class: its fields are its settings, `Step.run` does the work. A job is a step with its
-settings, its inputs and the jobs whose results it reads; its key is a digest of everything that its
-result depends on:
-
-* the settings, except those that the step declares without effect;
-* the inputs, by content;
-* the keys of the jobs that it needs;
-* the versions of the packages that matter;
-* the source code that it runs, see `mechcore.source_code`.
-"""
+"""Steps and jobs: the contract between the engine and the work of a study."""
 
 from __future__ import annotations
 
@@ -43,11 +32,7 @@ class Input(Protocol):
     """Something outside the store that a job reads."""
 
     def content(self, hash_file: Hasher) -> Any:
-        """Its content, independent of location, as a JSON value.
-
-        Raises:
-            InputError: it is missing or unusable.
-        """
+        """Its content, wherever it lies, as a JSON value; raises `InputError` if it is unusable."""
 
     def uses(self) -> Sequence[object]:
         """Code used for reading it that no step imports: registered functions and classes."""
@@ -59,9 +44,9 @@ class Step(ABC):
 
     Attributes:
         kind: the kind of work, in a word.
+        schemas: schemas of the tables that it writes.
         packages: packages whose versions matter in addition to `VERSIONED`.
         without_effect: names of settings that change how it runs but not its results.
-        schemas: schemas of the tables that it writes.
     """
 
     kind: ClassVar[str]
@@ -71,11 +56,7 @@ class Step(ABC):
 
     @abstractmethod
     def run(self, work: Work) -> None:
-        """Run the step: read from ``work``, and write into its folder.
-
-        Raises:
-            MechcoreError: it fails; only ``work.partial`` is kept.
-        """
+        """Do the work; only ``work.partial`` is kept if it raises `MechcoreError`."""
 
     def cost(self, job: Job) -> float:
         """Its approximate cost, in forward passes of one example."""
@@ -96,15 +77,7 @@ class Step(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A step with everything that it works on.
-
-    Attributes:
-        step: the step, with its settings.
-        name: displayed name, unique within a study.
-        needs: jobs whose results it reads, by their role.
-        inputs: other inputs that it reads, by their role.
-        contents: contents of the inputs when the job was planned.
-    """
+    """A step with the jobs and inputs that it reads, by role, and their contents when planned."""
 
     step: Step
     name: str
@@ -128,7 +101,7 @@ class Job:
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """Everything that its result depends on, as a JSON value."""
+        """Its settings with effect, inputs, needs, versions of packages, and source code."""
         read_by = [thing for read in self.inputs.values() for thing in read.uses()]
         return {
             "step": self.step.kind,
@@ -167,14 +140,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of an artefact: a job's key (the digest of its recipe), kind and name.
+    """The description of an artefact, with SHA-256 of its files, and bytes of all of them.
 
-    Attributes:
-        files: SHA-256 by relative path.
-        bytes: size of all files.
-        seconds: duration of the work; after an interruption, of the last part.
-        made: time of completion, ISO 8601 with its zone.
-        machine: the machine, with properties that can change the last bits of a result.
+    ``seconds`` are those of the work; after an interruption, of its last part.
     """
 
     key: str
@@ -248,10 +216,7 @@ def in_order(jobs: Iterable[Job]) -> list[Job]:
 
 
 def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
-    """Versions of Python and of packages that results depend on; None for missing packages.
-
-    Python's patch version does not count.
-    """
+    """Versions of Python (major and minor) and packages; None for missing packages."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {"python": python, **{name: _version(name) for name in (*VERSIONED, *packages)}}
 

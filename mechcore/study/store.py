@@ -1,10 +1,4 @@
-"""The run store: results of finished jobs, each under a key of everything it depends on.
-
-A job's files are in ``objects/KEY[:2]/KEY/`` with a ``manifest.json`` of their checksums. They
-are written to a hidden folder next to it, synced, and moved into place, so that an artefact exists
-completely or not at all. The process that runs a job holds its lock, which the system releases when
-the process dies.
-"""
+"""The run store: results of finished jobs, each under a key of everything it depends on."""
 
 from __future__ import annotations
 
@@ -14,13 +8,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, MechcoreError, warn
-from mechcore.files import appearing, check_can_write, locked, write_json
+from mechcore.files import appearing, check_can_write, write_json
 from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
 from mechcore.study.step import Job, Manifest, this_machine
 
@@ -30,9 +24,7 @@ STUDIES = "studies"
 PARTIAL = "partial"
 FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Errors of writing."""
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""Errors of reading a damaged JSON file."""
 
 
 class StoreError(MechcoreError):
@@ -44,11 +36,7 @@ class Damaged(MechcoreError):
 
 
 class Store:
-    """A folder of artefacts; nothing is written before `create`.
-
-    Raises:
-        InputError: the folder holds something else, or cannot be written.
-    """
+    """A folder of artefacts, written from `create` on; raises `InputError` if it holds others."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -88,17 +76,12 @@ class Store:
             with self.lock(_key_of(Path(MARK))), self.writing("the store"):
                 write_json(self.path / MARK, {"format": FORMAT})
 
-    # -- finding ----------------------------------------------------------------------------------
-
     def folder(self, key: str) -> Path:
         """The folder of the artefact of ``key``, existing or not."""
         return self.path / "objects" / key[:2] / key
 
     def has(self, key: str) -> bool:
-        """Whether the artefact exists and is intact.
-
-        A damaged one is removed, with a warning, so that it will be made again.
-        """
+        """Whether the artefact exists; a damaged one is removed, with a warning."""
         if key in self._verified and (self.folder(key) / MANIFEST).is_file():
             return True
         if not self.folder(key).exists():
@@ -160,14 +143,9 @@ class Store:
     def _states(self) -> Iterable[Path]:
         return (self.path / PARTIAL).glob("[!.]*")
 
-    # -- making -----------------------------------------------------------------------------------
-
     @contextmanager
     def making(self, key: str, kind: str, name: str, recipe: Mapping[str, Any]) -> Iterator[Path]:
-        """A folder to fill, which becomes the artefact at the end of the block, see `writing`.
-
-        Use only under the `lock` of ``key``, and if the artefact does not exist.
-        """
+        """A folder to fill, which becomes the artefact; use only under the `lock` of ``key``."""
         started = time.monotonic()
         # Leftovers of attempts to make or remove it.
         for path in (*self.folder(key).parent.glob(f".*.{key}"), *self.partial(key).glob(".*")):
@@ -181,6 +159,7 @@ class Store:
             content = asdict(Manifest(key, kind, name, recipe, digests, *how))
             write_json(folder / MANIFEST, content | {"digest": digest_of(content)})
         self._verified.add(key)
+        _discard(self.partial(key))
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
@@ -213,34 +192,34 @@ class Store:
     @contextmanager
     def _acquired(self, key: str, timeout: float) -> Iterator[bool]:
         """Hold the lock of ``key``; yields False if it was not free within ``timeout`` seconds."""
-        with ExitStack() as stack:
-            with self.writing("a lock"):
-                lock = locked(self.path / "locks" / f"{key}.lock", timeout)
-                free = stack.enter_context(lock)
-            if not free:
-                yield False
-                return
-            self._held.add(key)
-            try:
-                yield True
-            finally:
-                self._held.discard(key)
+        from filelock import FileLock, Timeout
+
+        path = self.path / "locks" / f"{key}.lock"
+        lock = FileLock(path)
+        with self.writing("a lock"), suppress(Timeout):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout)
+        if not lock.is_locked:
+            yield False
+            return
+        self._held.add(key)
+        try:
+            yield True
+        finally:
+            self._held.discard(key)
+            # While it is held: a process that has opened the file, and then gets its lock, sees
+            # that the name is gone and starts over (filelock since 3.24).
+            path.unlink(missing_ok=True)
+            lock.release()
 
     def partial(self, key: str) -> Path:
         """The folder in which an unfinished job saves what it needs to resume."""
         return self.path / PARTIAL / key
 
-    def forget_partial(self, key: str) -> None:
-        """Remove the partial results of an unfinished job."""
-        _discard(self.partial(key))
-
-    # -- studies ----------------------------------------------------------------------------------
-
     def remember(self, out: Path, jobs: Iterable[Job]) -> str:
         """Record the results that the study in ``out`` references; return its lock's name.
 
-        For a job that is not done, its previous result stays recorded as long as it exists, to
-        tell what has changed since. A store inside ``out`` may be moved with it.
+        The last results of jobs that are not done stay recorded, to tell what has changed.
         """
         place = self._place(out)
         name = digest_of(place)
@@ -270,11 +249,18 @@ class Store:
             return dict(json.loads(text)["last"])
         return {}
 
-    def unused(self) -> list[str]:
-        """Keys of artefacts, finished or not, that no study uses.
+    def damaged(self) -> list[str]:
+        """One line per damaged result."""
+        problems = []
+        for key in self.all_keys():
+            try:
+                self.verify(key)
+            except Damaged as error:
+                problems.append(str(error))
+        return problems
 
-        Studies whose folder is gone use nothing.
-        """
+    def unused(self) -> list[str]:
+        """Keys of artefacts, finished or not, that no study whose folder exists uses."""
         used: set[str] = set()
         for path in (self.path / STUDIES).glob("[!.]*.json"):
             try:
@@ -288,7 +274,12 @@ class Store:
                 ) from error
         return sorted({*self.all_keys(), *(path.name for path in self._states())} - used)
 
-    # -- removing ---------------------------------------------------------------------------------
+    def removable(self) -> tuple[list[str], list[Path], int]:
+        """Keys that no study uses, leftovers of killed processes, and the size of both in bytes."""
+        keys, leftovers = self.unused(), self.leftovers()
+        own = [path for key in keys for path in (self.folder(key), self.partial(key))]
+        files = {file for path in (*own, *leftovers) for file in (path, *path.rglob("*"))}
+        return keys, leftovers, sum(file.stat().st_size for file in files if file.is_file())
 
     def remove(self, key: str) -> bool:
         """Remove an artefact and its partial results; False if another process holds its lock."""
@@ -303,14 +294,11 @@ class Store:
                 _discard(grave)
                 folder.rename(grave)
                 _discard(grave)
-            self.forget_partial(key)
+            _discard(self.partial(key))
         return True
 
     def leftovers(self, *, remove: bool = False) -> list[Path]:
-        """Files left behind by killed processes; nothing that is still in use.
-
-        These are temporary files and folders, and partial results of finished jobs.
-        """
+        """Temporary files of killed processes, and partial results of finished jobs."""
         patterns = ("objects/*/.*", f"{PARTIAL}/*/.*", f"{STUDIES}/.*", f".*.{MARK}")
         hidden = [path for pattern in patterns for path in self.path.glob(pattern)]
         ended = [path for path in self._states() if (self.folder(path.name) / MANIFEST).exists()]

@@ -32,7 +32,6 @@ def template(file: Path, kind: str = DEFAULT) -> str:
 
 
 def _lines(settings: Any, indent: str) -> Iterator[str]:
-    """The lines of settings; groups follow their description."""
     for entry in entries(type(settings)).values():
         value = getattr(settings, entry.name)
         if entry.group is None or value is None:

@@ -34,26 +34,12 @@ _SETTINGS = {
 def log_run(
     folder: str | Path, *, project: str, mode: Literal["offline", "online"] = "offline"
 ) -> str:
-    """Log a finished run to Weights & Biases.
+    """Log a finished run to Weights & Biases: configuration, summary, tables, PNG figures, report.
 
-    Logs the run's configuration, its `summary_of`, every table, every PNG figure, and an
-    artifact of type ``report`` with the report, the tables and the configuration. wandb adds the
-    versions of Python and of the libraries in use, but no information on the terminal, the machine
-    or the code. Nothing is printed or asked.
-
-    Args:
-        folder: folder of the run, which gives the run its name; wandb's files go to ``wandb`` in
-            it.
-        project: project on Weights & Biases.
-        mode: ``"offline"`` writes files and uses no network; ``wandb sync`` sends them later.
-            ``"online"`` needs a login.
-
-    Returns:
-        The folder to sync (offline), or the address of the run (online).
+    Returns the folder for ``wandb sync`` (``"offline"``) or the address of the run (``"online"``).
 
     Raises:
-        InputError: wandb is not installed or not logged in, the project or mode is invalid,
-            or the folder is not that of a finished run.
+        InputError: wandb is missing or not logged in, or the project, mode or folder is invalid.
         MechcoreError: logging failed.
     """
     run = read_run(folder)
@@ -80,14 +66,7 @@ def log_run(
 
 
 def summary_of(run: RunFolder) -> dict[str, float]:
-    """The values of a run that are worth comparing between runs, if available.
-
-    Returns:
-        Accuracies (shares, over all subsets) as ``accuracy/SPLIT/full`` and, averaged over the
-        subnetworks of a target sparsity, ``accuracy/SPLIT/s0.50``, with the data's name after the
-        split if a split has several; and for the heuristic core ``core/size`` (heads),
-        ``core/expected_by_chance`` and ``core/p_value``.
-    """
+    """Accuracies (shares, by split and sparsity) and the core's size (heads), if available."""
     summary: dict[str, float] = {}
     accuracy = run.table("accuracy")
     if accuracy is not None:

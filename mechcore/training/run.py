@@ -99,8 +99,6 @@ def train(
             f"training: {torch.cuda.device_count()} GPUs are visible, but only {arguments.device} "
             "is used"
         )
-    # With a patience, the remaining steps may be skipped at once.
-    bar = display.bar if settings.patience is None else display.work
     shown = display.shown() if progress and not display.is_shown() else nullcontext()
     with shown:
         resumed = newest_state(out)
@@ -111,7 +109,7 @@ def train(
             own_randomness(place),
             unprepared(model),
             without_bars(),
-            bar("training", total) as advance,
+            display.bar("training", total) as advance,
         ):
             advance(resumed)
             loop = Loop(model, objective, encoded, settings, total, arguments)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers import load_inputs
 from main_study.small_study import CONFIG
 
 from mechcore.analyses.halves import Halves
 from mechcore.components import Mask, ModelShape
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, Request
-from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
 from mechcore.subnetworks.halves import common_masks
 

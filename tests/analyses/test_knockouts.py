@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from analyses.shown import drawings_of, headlines_of
 from drawn import check_paper
+from helpers import load_inputs
 from main_study.small_study import CONFIG, leave_out_the_report
 from pages import tables_of
 
@@ -23,7 +24,6 @@ from mechcore.main_study.plan import make_plan
 from mechcore.masking.means import MeanActivations
 from mechcore.report.run_folder import RunFolder
 from mechcore.steps.base import Size
-from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
 
 

@@ -17,7 +17,6 @@ import torch
 import yaml
 from main_study.small_study import leave_out_the_report
 
-from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive
 from mechcore.ablation.effects.stability import SEARCH_STABILITY
 from mechcore.cli import main
@@ -125,9 +124,6 @@ def own(files: Path) -> str:
 
 def tables(folder: Path) -> dict[str, str]:
     return {path.stem: path.read_text() for path in sorted(folder.glob("*.csv"))}
-
-
-# -- the main job ---------------------------------------------------------------------------------
 
 
 @pytest.mark.both
@@ -241,9 +237,6 @@ def test_a_study_from_init_to_clean(
     assert "26 of 26 jobs are done" in capsys.readouterr().out
 
 
-# -- the single steps -----------------------------------------------------------------------------
-
-
 def test_a_question_alone_repeats_what_a_run_does(whole: Path, pruned: Path) -> None:
     found, every = tables(pruned / "tables"), tables(whole / "tables")
     assert found == {name: every[name] for name in found}
@@ -324,30 +317,6 @@ def test_export(files: Path, whole: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "no mask 's0.40-seed5' (--mask); expected one of s0.40-s" in capsys.readouterr().err
 
 
-@pytest.mark.everyday
-@pytest.mark.usefixtures("no_report")
-def test_heads(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = f"--train {files}/id.csv --max-examples 10"
-    assert call(f"heads --model {tiny_encoder_dir()} {data} --out out") == 0
-    table = pd.read_csv("out/tables/head_categories.csv")
-    examples = read_examples(files / "id.csv").sample(10, 0)
-    drawn = encode(examples, load_tokenizer(tiny_encoder_dir()), max_length=48, words=True)
-    expected = categorize_heads(load_model(tiny_encoder_dir()), drawn)
-    pd.testing.assert_frame_equal(
-        table.fillna({"also": ""}), expected, rtol=1e-5, atol=1e-7, check_dtype=False
-    )
-    [(first, n)] = table["category"].value_counts()[:1].items()
-    assert f"What the {len(EMBEDDED.heads)} heads attend to: {first} ({n})" in (
-        capsys.readouterr().out
-    )
-    assert not Path("out/masks").exists()
-    options = "--min-mass 1 --min-ratio 2 --ignore first"
-    assert call(f"heads --model {tiny_encoder_dir()} {data} {options} --out strict") == 0
-    strict = pd.read_csv("strict/tables/head_categories.csv")
-    assert set(strict["category"]) == {"mixed"}
-    assert "mass_first" not in strict
-
-
 @pytest.mark.usefixtures("no_report")
 def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"ablation {own(files)} --components L1.H0,2.3,L3.MLP --sets 1.0+0.mlp --subsets"
@@ -369,19 +338,8 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str])
     # Asked for once more, of interactions too, nothing is done again.
     assert call("interactions found --components L1.H0,2.3,L3.MLP") == 0
     assert "3 of 3 jobs are already done" in capsys.readouterr().err
-    model = load_model(tiny_encoder_dir())
-    means = MeanActivations.compute(model, encoded(files / "train.csv"))
     rows = table[table["subset"] == "all"].set_index(["split", "set"])
     for split in ("id", "ood"):
-        data = encoded(files / f"{split}.csv")
-        full = evaluate(model, data, in_domain=False)
-        for name in [*singles, *joint]:
-            mask = Mask.full(model).without(*name.split("+"))
-            without = evaluate(model, data, mask=mask, means=means)
-            row = rows.loc[(split, name)]
-            assert row["accuracy_change"] == pytest.approx(without.accuracy - full.accuracy)
-            margin = without.margin.mean() - full.margin.mean()
-            assert row["margin_change"] == pytest.approx(margin, abs=1e-3)
         for column, name in (("shapley", "shapley"), ("dividend", "dividends")):
             part = pd.read_csv(f"found/tables/{name}.csv").query("split == @split")
             total = part[part["subset"] == "all"].groupby("metric")[column].sum()

@@ -6,8 +6,6 @@ import contextlib
 import io
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,12 @@ from unittest.mock import patch
 import pytest
 import torch
 import typer
+from helpers import every_setting
 
 import mechcore
 from mechcore.analyses import question_names
 from mechcore.cli import app, main
 from mechcore.main_study.config import StudyConfig
-from mechcore.settings import all_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTION = re.compile(r"--[a-z][a-z-]*")
@@ -112,7 +110,7 @@ def test_options_stand_in_the_panel_of_their_settings() -> None:
 
 
 def test_rare_options_are_shown_on_request() -> None:
-    rare = {entry.setting.option for _, entry in all_entries(StudyConfig) if entry.setting.rare}
+    rare = {entry.setting.option for _, entry in every_setting(StudyConfig) if entry.setting.rare}
     rare |= {"--store", "--address", "--wandb-mode"}
     assert {"--revision", "--device-map", "--allow-pickle", "--least-effect"} <= rare
     shown = [lines("run", option, columns=160) for option in ("--help", "--help-all")]
@@ -121,12 +119,6 @@ def test_rare_options_are_shown_on_request() -> None:
     assert rare <= whole
     assert short < whole
     assert sum("│ --" in line for line in shown[0]) <= 40 + len(shown)
-
-
-def test_only_commands_that_hide_options_show_them_on_request() -> None:
-    for words, command in commands():
-        options = {option for each in command.params for option in each.opts}
-        assert ("--help-all" in options) == any(each.hidden for each in command.params), words
 
 
 def test_the_reference_of_commands_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +134,6 @@ def test_the_reference_of_commands_has_every_option(monkeypatch: pytest.MonkeyPa
             for option in [*each.opts, *each.secondary_opts]:
                 assert option in texts[words], f"{words} {option}"
 
-
-# -- devices --------------------------------------------------------------------------------------
 
 WITHOUT_MODELS = {"init", "status", "clean", "report", "export", "trials", "facts"}
 """Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
@@ -186,28 +176,3 @@ def test_a_device_that_is_not_there_is_said_before_any_work(
     assert len(said) == 1
     assert said[0].startswith("mechcore: error: device cuda: torch ")
     assert not list(tmp_path.iterdir())
-
-
-INTERRUPTING = """
-import sys
-
-class Interrupt:
-    def find_spec(self, name, path=None, target=None):
-        if name == "typer":  # which mechcore.cli asks for
-            raise KeyboardInterrupt
-
-sys.meta_path.insert(0, Interrupt())
-from mechcore.__main__ import main
-main()
-"""
-
-
-def test_an_interrupted_import_ends_in_one_line() -> None:
-    """Ctrl-C while the command is still being imported."""
-    text = (ROOT / "pyproject.toml").read_text()
-    assert '[project.scripts]\nmechcore = "mechcore.__main__:main"\n' in text
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTING], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 130
-    assert done.stderr == "mechcore: error: interrupted before any work started\n"

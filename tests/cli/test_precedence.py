@@ -109,9 +109,6 @@ def test_the_command_line_beats_the_file_also_with_a_default(
         assert plain(replace(both, **{where: getattr(alone, where)})) == plain(alone)
 
 
-# -- --quick --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -143,9 +140,6 @@ def test_quick_beats_the_defaults_and_options_beat_quick(
 ) -> None:
     found, _ = asked(f"reproduce {options}")
     assert {name: at(found, name) for name in wanted} == wanted
-
-
-# -- where settings came from ----------------------------------------------------------------------
 
 
 def test_settings_come_from_the_file_and_the_command_line(asked: Asked) -> None:
@@ -185,9 +179,6 @@ def test_options_hold_for_every_variant(here: Path, asked: Asked) -> None:
     assert a.resources.cpus == b.resources.cpus == study.resources.cpus == 1
     study, _ = asked("run v.yaml --seeds 2,3")
     assert [each.seeds for each in study.each_variant().values()] == [(2, 3)] * 2
-
-
-# -- how studies are done --------------------------------------------------------------------------
 
 
 every_kind = pytest.mark.parametrize(
@@ -276,8 +267,6 @@ def test_a_run_that_cannot_be_logged_is_done(
     assert err.startswith(wanted)
     assert err.count("\n") == 1
 
-
-# -- contradictions -------------------------------------------------------------------------------
 
 OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv"
 

@@ -1,18 +1,17 @@
 """Hostile files by the hundred: either they are read, or an `InputError` names the file.
 
-A case is made from its number alone, so that a failure can be made again. ``MECHCORE_FUZZ=10``
-tries ten times as many. A new kind of file needs a function that writes case ``i`` into a folder
-(see `Maker`) and a test that hands it, with what reads it, to `check_all`.
+A case is made from its number alone; ``MECHCORE_FUZZ=10`` tries ten times as many.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,20 +34,8 @@ class Tally:
     refused: int = 0
 
 
-def check_all(
-    folder: Path,
-    number: int,
-    make: Maker,
-    read: Callable[[Path], Any],
-) -> Tally:
-    """Try ``number`` cases, or as many times more as asked for, and fail if any went wrong.
-
-    Args:
-        folder: an empty folder to work in.
-        number: how many cases.
-        make: what writes a case.
-        read: what reads it.
-    """
+def check_all(folder: Path, number: int, make: Maker, read: Callable[[Path], Any]) -> Tally:
+    """Try ``number`` cases, or as many times more as asked for, and fail if any went wrong."""
     tally, wrong = Tally(), []
     for case in range(number * TIMES):
         place = folder / str(case)
@@ -65,12 +52,7 @@ def check_all(
     return tally
 
 
-def _problem(
-    path: Path,
-    place: Path,
-    read: Callable[[Path], Any],
-    tally: Tally,
-) -> str | None:
+def _problem(path: Path, place: Path, read: Callable[[Path], Any], tally: Tally) -> str | None:
     """What is wrong with what happens to one case; None if nothing."""
     before = _listing(place)
     try:
@@ -105,22 +87,10 @@ def damaged(rng: random.Random, content: bytes) -> bytes:
     """The content with random bytes lost, changed, repeated or added."""
     data = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
-        at = rng.randrange(len(data) + 1)
-        match rng.randrange(7):
-            case 0:
-                del data[at:]
-            case 1:
-                del data[at : at + rng.randrange(1, 40)]
-            case 2:
-                data[at:at] = rng.randbytes(rng.randrange(1, 20))
-            case 3:
-                data[at:at] = data[at : at + rng.randrange(1, 200)]
-            case 4 if data:
-                data[at % len(data)] ^= 1 << rng.randrange(8)
-            case 5:
-                data[at:at] = rng.choice([b"\0", b"\r", b"\n", b"\xff", b'"', b"\xed\xa0\x80"])
-            case _:
-                data[:0] = rng.choice([b"\xef\xbb\xbf", b"\xff\xfe", b"\0" * 8, b"\n\n"])
+        at, length = rng.randrange(len(data) + 1), rng.choice([1, 1, 40, len(data)])
+        odd = rng.choice([b"\0", b"\r", b"\n", b"\xff", b'"', b"\xed\xa0\x80", b"\xff\xfe"])
+        lost, added = data[at : at + length], rng.choice([b"", odd, rng.randbytes(9)])
+        data[at : at + length] = rng.choice([added, lost + lost, bytes(b ^ 4 for b in lost)])
     return bytes(data)
 
 
@@ -135,31 +105,73 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def changed(rng: random.Random, content: Any) -> Any:
-    """Nested lists and objects with a random part replaced, removed, added or moved."""
-    if isinstance(content, dict) and content and rng.random() < 0.85:
-        new = dict(content)
-        key = rng.choice(list(new))
-        match rng.randrange(8):
-            case 0:
-                del new[key]
-            case 1:
-                new[rng.choice(["x", "", "a\0b", key + " ", key.upper()])] = new.pop(key)
-            case 2:
-                new[rng.choice(list(new))] = new[key]
-            case 3:
-                new[rng.choice(["unknown", "__class__", "self", ""])] = rng.choice(ODD_VALUES)
-            case _:
-                new[key] = changed(rng, new[key])
-        return new
-    if isinstance(content, list) and content and rng.random() < 0.85:
-        items = list(content)
-        at = rng.randrange(len(items))
-        match rng.randrange(4):
-            case 0:
-                del items[at]
-            case 1:
-                items.insert(at, rng.choice(ODD_VALUES))
-            case _:
-                items[at] = changed(rng, items[at])
-        return items
-    return rng.choice(ODD_VALUES)
+    """Nested lists and objects with a random part replaced, removed, renamed or added."""
+    if not isinstance(content, (dict, list)) or not content or rng.random() < 0.15:
+        return rng.choice(ODD_VALUES)
+    parts = content.items() if isinstance(content, dict) else enumerate(content)
+    new: dict[Any, Any] = dict(parts)
+    key, kind = rng.choice(list(new)), rng.randrange(6)
+    if kind == 0:
+        del new[key]
+    elif kind == 1:
+        new[rng.choice(["x", "", "a\0b", "__class__", f"{key} "])] = new.pop(key)
+    elif kind == 2:
+        new[rng.choice(list(new))] = new[key]
+    else:
+        new[key] = changed(rng, new[key])
+    return new if isinstance(content, dict) else list(new.values())
+
+
+def copies(originals: Sequence[Path]) -> Maker:
+    """Makes changed copies of files: of their bytes, or of the JSON that they hold."""
+
+    def write_changed_copy(rng: random.Random, folder: Path) -> Path:
+        original = rng.choice(originals)
+        content = original.read_bytes()
+        if rng.random() < 0.04:
+            content = rng.choice([b"", b"{}", b"[]", b"null", b"\0" * 100, b"[" * 10**5])
+        elif rng.random() < 0.35:
+            content = damaged(rng, content)
+        elif original.suffix == ".json":
+            content = as_json(changed(rng, json.loads(content)))
+        elif original.suffix == ".safetensors":
+            content = changed_tensors(rng, content)
+        path = folder / original.name
+        path.write_bytes(content)
+        return path
+
+    return write_changed_copy
+
+
+def as_json(content: Any) -> bytes:
+    return json.dumps(content).encode()
+
+
+def changed_tensors(rng: random.Random, content: bytes) -> bytes:
+    """A safetensors file with another header: tensors, shapes, types, places or metadata."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    kind, metadata = rng.randrange(8), header.get("__metadata__", {})
+    tensor = header[rng.choice([name for name in header if name != "__metadata__"])]
+    if kind < 3 and metadata:  # facts are JSON inside of JSON
+        name = rng.choice(list(metadata))
+        try:
+            metadata[name] = json.dumps(changed(rng, json.loads(metadata[name])))
+        except ValueError:
+            metadata[name] = str(changed(rng, metadata[name]))
+    elif kind == 3:
+        tensor["dtype"] = rng.choice(["F64", "F32", "I32", "BF16", "U8", "BOOL", "F8_E4M3", "X"])
+    elif kind == 4:
+        tensor["shape"] = rng.choice([tensor["shape"][::-1], [*tensor["shape"], 1], [-1], [], [0]])
+    elif kind == 5:
+        numbers = bytearray(content[end:])
+        for _ in range(min(4, len(numbers) // 8)):
+            at = 4 * rng.randrange(len(numbers) // 4)
+            numbers[at : at + 4] = rng.choice([b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\0\0\0\xc0"])
+        content = content[:end] + bytes(numbers)
+    else:
+        header = changed(rng, header)
+    text = as_json(header)
+    if rng.random() < 0.02:
+        return rng.choice([0, 2**40, 2**63, len(text) - 1]).to_bytes(8, "little") + text
+    return len(text).to_bytes(8, "little") + text + content[end:]

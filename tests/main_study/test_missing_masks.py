@@ -21,12 +21,10 @@ import mechcore
 from mechcore.ablation.effects.roles import verdict
 from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.cli import main
-from mechcore.cli.questions import show_run
-from mechcore.components import Mask, ModelShape
+from mechcore.cli.study import show_run
 from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import PruneSettings
-from mechcore.pruning.discretise import DISCRETISATIONS
 from mechcore.steps.config import DataConfig
 from mechcore.study.run import run_study
 from mechcore.worlds import tiny_world
@@ -173,27 +171,6 @@ def test_without_any_mask_the_report_is_about_the_full_model(
     lab = mechcore.open("embedded", store=out / "store", settings=with_tolerance(0.0))
     with pytest.raises(MechcoreError, match=r"^no mask reached its target: the sparsity of target"):
         lab.subnetworks()
-
-
-def test_discretisation_reuses_the_training(
-    whole: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = manifests(out)
-    config = replace(CONFIG, prune=replace(PRUNE, discretisation="threshold"))
-
-    def nothing(scores: object, target_sparsity: float, shape: ModelShape) -> Mask:
-        full = Mask.full(shape)
-        return full if target_sparsity == LOW else full.without(*shape.components)
-
-    with monkeypatch.context() as patch:
-        patch.setitem(DISCRETISATIONS, "threshold", nothing)
-        with pytest.warns(MechcoreWarning, match="keeps no component at any threshold"):
-            run_study(config, out)
-    assert manifests(out) == trained
-    assert set(table(out, "subnetworks")["target_sparsity"]) == {LOW}
-    run_study(CONFIG, out)
-    assert manifests(out) == trained
-    same_tables(out, whole)
 
 
 def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:

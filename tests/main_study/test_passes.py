@@ -130,17 +130,6 @@ def test_a_search_costs_what_its_screening_does(
     assert cost(all_pairs=True) == pytest.approx(0.4 * pairs * 25 + reported)
 
 
-def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
-    config = replace(config, data=replace(config.data, max_train=70, max_id=9, max_ood=None))
-    found = counted(config, None)
-    assert found["means"] == [70, 2000]
-    assert found["full id"] == [9]
-    assert found["full ood"] == [2000]
-    assert found["masks id"] == [18, 9]
-    assert found["scores"] == [9]
-    assert found["swept"] == [0.5 * (144 + 12) * 2009]
-
-
 def test_passes_of_a_training_are_those_counted_by_hand(config: StudyConfig) -> None:
     training = TrainSettings(
         steps=25, batch_size=4, accumulate=2, evaluate_every=10, checkpoint_every=10

@@ -275,9 +275,6 @@ def test_code_of_the_models_architecture_counts(
         assert not others & set(code["prune"])
 
 
-# -- growing studies ------------------------------------------------------------------------------
-
-
 def test_the_jobs_of_a_study(config: StudyConfig) -> None:
     plan = make_plan(config)
     (part,) = plan.parts
@@ -328,9 +325,6 @@ def test_what_is_added_keeps_what_there_is(config: StudyConfig) -> None:
     old, new = keys(before, *kinds), keys(after, *kinds)
     assert old < new
     assert len(new - old) == 6  # two chunks, each pruned and answered twice
-
-
-# -- variants, and checkpoints --------------------------------------------------------------
 
 
 def test_equal_models_share_their_jobs(config: StudyConfig, tmp_path: Path) -> None:
@@ -398,9 +392,6 @@ def test_a_checkpoint_that_changes_invalidates_its_own_jobs(
         "effective_size",
     }
     assert all(label(job) == "effective_size" or "checkpoint 2" in job.name for job in new)
-
-
-# -- what cannot be planned -----------------------------------------------------------------------
 
 
 def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers import load_inputs
 
 from mechcore.ablation import ablate, ablation_table
 from mechcore.analyses.heads import Heads
@@ -16,7 +17,6 @@ from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig
-from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
 
 pytestmark = pytest.mark.real

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from helpers import Case, Cases, close, padded, reference_logits, texts
+from helpers import Case, Cases, close, load_inputs, padded, reference_logits, texts
 from models.checkpoints import change_config, refusal
 from safetensors.torch import load_file, save_file
 
@@ -28,7 +28,6 @@ from mechcore.models.protocol import (
 )
 from mechcore.models.tokenizers import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.inputs import load_inputs
 
 # -- what is refused ------------------------------------------------------------------------------
 
@@ -531,13 +530,11 @@ def test_ids_that_a_model_does_not_know(cases: Cases, value: int) -> None:
 
 def test_the_tokenizer_of_another_model_is_refused_on_loading(cases: Cases, tmp_path: Path) -> None:
     path = with_tokens(cases, tmp_path, ["one", "more"])
-    data = tmp_path / "data.csv"
-    data.write_text("premise,hypothesis,label\nw1,w2,entailment\n")
     message = (
         "has the token 'more' with id 41; expected ids from 0 to 39, the rows of the embedding"
     )
     with pytest.raises(InputError, match=message):
-        load_inputs(ModelConfig(source=str(path)), DataConfig(train=str(data)), ("train",))
+        load_inputs(ModelConfig(source=str(path)), DataConfig(), ())
 
 
 def test_a_tokenizer_may_have_fewer_tokens_or_special_ones(cases: Cases, tmp_path: Path) -> None:

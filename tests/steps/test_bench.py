@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -135,34 +134,6 @@ def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> Non
     assert len(sources.reads) == 12
     bench.inputs(b)
     assert len(sources.reads) == 12
-
-
-def test_data_that_changed_after_planning_are_refused(sources: Sources, bench: Workbench) -> None:
-    job = sources.job()
-    for split in SPLITS:
-        path, others = sources.path(split), sources.job(splits={*SPLITS} - {split})
-        content = path.read_text()
-        write_data(path, 30)
-        receipt = done(job, bench.store, None, "cpu")
-        assert receipt.error == f"the {split} files changed while the study ran; rerun it"
-        others.check_inputs(hash_file)
-        path.unlink()
-        error = str(done(job, bench.store, None, "cpu").error)
-        assert re.search(rf"{split}-data\.csv: no such file.*when the study was", error)
-        path.write_text(content)
-    assert not bench.store.has(job.key)
-
-
-def test_a_model_that_changed_after_planning_is_refused(sources: Sources, bench: Workbench) -> None:
-    job = sources.job()
-    bench.inputs(job)
-    weights = sources.folder / "model" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
-    receipt = done(job, bench.store, None, "cpu")
-    assert receipt.error == "the model files changed while the study ran; rerun it"
-    assert bench.loads == [bench.loads[0]]
-    bench.inputs(sources.job())  # planned anew
-    assert len(set(bench.loads)) == 2
 
 
 def test_what_changes_while_a_job_reads_it_is_refused(

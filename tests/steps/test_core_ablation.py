@@ -41,9 +41,6 @@ def step(**changes: Any) -> Ablation:
     return Ablation(names={}, **settings | changes)
 
 
-# -- which core heads are ablated together --------------------------------------------------------
-
-
 def ood_of(losses: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
     """Single heads, and answers with these losses of accuracy, in tenths."""
     correct = np.ones(10, dtype=bool)
@@ -79,9 +76,6 @@ def test_a_whole_core_is_listed_once() -> None:
         ({}, []),
     ):
         assert [str(each) for each in joint_sets(*ood_of(losses), 4)] == expected
-
-
-# -- what a sweep knows ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("splits", [("id", "ood"), ("ood",)])
@@ -129,9 +123,6 @@ def test_intervals_are_drawn_with_the_seed(
         tables = (ablation_table(each, n_resamples=10, seed=seed) for each in swept.values())
         other = pd.concat(tables).set_index(single.index.names).loc[single.index]
         assert ((single[ends] - other[ends]).abs().max(axis=None) < 1e-3) == equal
-
-
-# -- other heads ----------------------------------------------------------------------------------
 
 
 @given(st.sets(st.integers(0, 11), max_size=8), st.integers(0, 12), st.integers(0, 99))

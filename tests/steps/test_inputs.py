@@ -60,8 +60,6 @@ def test_a_draw_is_told_with_the_option_that_set_it(six: str) -> None:
     )
 
 
-# -- token types ----------------------------------------------------------------------------------
-
 PAIRS = [("the cat saw a dog", "a bird ran"), ("no", "the dog ran quickly")]
 
 
@@ -93,8 +91,6 @@ def test_token_types_stay_where_the_model_knows_them(cases: Cases) -> None:
     single = inputs(cases, "roberta").encode(examples([("no", ""), ("the cat", "")]))
     assert single.token_type_ids == [[0] * 3, [0] * 4]
 
-
-# -- chats ----------------------------------------------------------------------------------------
 
 CHAT = "<user>{{ messages[0].content }}</>{% if add_generation_prompt %}<assistant>{% endif %}"
 

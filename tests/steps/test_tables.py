@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from made_up_run import World, write_run
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MechcoreWarning
@@ -19,7 +18,6 @@ from mechcore.files import write_csv
 from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import Subnetwork, random_subnetworks
 from mechcore.pruning.settings import MAX_SEED
-from mechcore.report import build_report
 from mechcore.report.kinds import schemas_of
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import groups_of
@@ -33,7 +31,6 @@ from mechcore.steps.tables import answer_tables, core_tables, group_table
 from mechcore.study.run import prepare
 from mechcore.subnetworks.core import ACCURACY_SPREAD
 from mechcore.training.history import write_records
-from mechcore.wording import number, whole
 
 
 def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
@@ -95,8 +92,6 @@ def test_what_seeds_say_of_further_seeds(n: int, rate: float) -> None:
     assert core["rate_low"].tolist() == pytest.approx([rate] * len(core), abs=1e-5)
     assert rate**n == pytest.approx(0.05, abs=1e-4)
 
-
-# -- groups ---------------------------------------------------------------------------------------
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}
 PRUNED = {("id", "all"): 0.8, ("ood", "a"): 0.0, ("ood", "b"): 0.5, ("ood", "c"): 0.7}
@@ -205,9 +200,6 @@ def test_a_group_may_lose_subsets_to_the_draw(tmp_path: Path) -> None:
         assert prepare(study(groups=every, **data), tmp_path / "out").pending
 
 
-# -- series of checkpoints ------------------------------------------------------------------------
-
-
 def trained(out: Path, folders: list[str], best: int | None) -> str:
     """What a training of six steps leaves, so far as a series reads it."""
     for name in folders:
@@ -289,8 +281,6 @@ def test_a_step_and_a_name_that_look_the_same_are_refused(tmp_path: Path) -> Non
         names_of(one, checkpoints(tmp_path / "500", top="b"))
 
 
-# -- seeds, up to the largest that is allowed -----------------------------------------------------
-
 SCHEMAS = schemas_of({})
 SEEDS = [2**53, 2**53 + 1, MAX_SEED - 1]
 """As floating-point numbers the first two are the same, and the last is too large for 64 bits."""
@@ -326,15 +316,3 @@ def test_seeds_of_tables_come_back_from_their_files(tmp_path: Path) -> None:
     for table in (made["effective_size"], SCHEMAS["effective_size"].read(path)):
         assert table.loc[table["group"] == "ID", "seed"].tolist() == SEEDS
     assert set(made["mean_effective_size"]["n_seeds"]) == {3}
-
-
-@pytest.mark.usefixtures("no_drawings")
-def test_seeds_in_the_report(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", World(seeds=SEEDS))
-    page = build_report(tmp_path / "run").read_text(encoding="utf-8")
-    for seed in SEEDS:
-        assert str(seed) in page
-        assert f"{seed:,}" not in page  # the same text everywhere, to be searched for
-    assert str(MAX_SEED) not in page
-    assert number(SEEDS[1], 0) == "9007199254740993"
-    assert whole(SEEDS[2]) == "9,223,372,036,854,775,807"

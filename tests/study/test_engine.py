@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +33,8 @@ from study.arithmetic import (
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.main_study.config import Resources, StudyConfig
-from mechcore.study.engine import Jobs, Study, StudyError, perform
-from mechcore.study.executors import Local, Receipt, done, n_cores
+from mechcore.study.engine import Study, StudyError, perform
+from mechcore.study.executors import Local, Receipt, Workers, done, n_cores
 from mechcore.study.kinds import STUDIES, read_study
 from mechcore.study.run import job_table, run_study
 from mechcore.study.step import Job, Step, Work, in_order
@@ -42,35 +43,23 @@ from mechcore.study.store import Store, StoreError
 
 @dataclass
 class Watched:
-    """An executor that notes what is begun; it does as many jobs at once as it has room for."""
+    """An executor that notes what is begun."""
 
-    room: int = 1
     begun: list[str] = field(default_factory=list)
-    together: list[list[str]] = field(default_factory=list)
     opened: int = 0
 
-    @property
-    def capacity(self) -> int:
-        return self.room
-
     @contextmanager
-    def __call__(self, store: Store) -> Iterator[Any]:
+    def __call__(self, store: Store) -> Iterator[Workers]:
         self.opened += 1
-        self._store = store
-        self._waiting: list[Job] = []
-        yield self
 
-    def begin(self, job: Job) -> None:
-        assert all(self._store.has(need.key) for need in job.needs.values())
-        self.begun.append(job.name)
-        self._waiting.append(job)
+        def begin(job: Job) -> Future[Receipt]:
+            assert all(store.has(need.key) for need in job.needs.values())
+            self.begun.append(job.name)
+            receipt: Future[Receipt] = Future()
+            receipt.set_result(done(job, store, None, "cpu"))
+            return receipt
 
-    def ended(self) -> list[tuple[Job, Receipt]]:
-        """One of those at work: the last that was begun."""
-        self.together.append([job.name for job in self._waiting])
-        assert len(self._waiting) <= self.room
-        job = self._waiting.pop()
-        return [(job, done(job, self._store, None, "cpu"))]
+        yield Workers(1, begin)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +81,7 @@ def doubled() -> Iterator[str]:
 
 
 def do(jobs: Sequence[Job], store: Store, executor: Any) -> None:
-    perform(Jobs(jobs), store, executor, store.path.parent / "out")
+    perform(Study(jobs), store, executor, store.path.parent / "out")
 
 
 def reads(numbers: Path, n: int) -> list[Job]:
@@ -100,7 +89,7 @@ def reads(numbers: Path, n: int) -> list[Job]:
     return [job(Read(), f"read {i}", path=numbers / str(i)) for i in range(n)]
 
 
-class Costly(Jobs):
+class Costly(Study):
     """Says beforehand what it costs."""
 
     cost = 6.0
@@ -108,9 +97,6 @@ class Costly(Jobs):
 
 def failures_of(error: StudyError) -> list[tuple[str, str, str | None]]:
     return [(each.job.name, each.message, each.because_of) for each in error.failures]
-
-
-# -- order ----------------------------------------------------------------------------------------
 
 
 def test_needs_come_first_and_each_job_once(store: Store, numbers: Path) -> None:
@@ -182,9 +168,6 @@ def test_a_folder_is_that_of_one_kind_of_study(
     assert job_table(out)[0]["state"].eq("done").all()
 
 
-# -- failures -------------------------------------------------------------------------------------
-
-
 def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Path) -> None:
     one = job(Read(), "read", path=numbers / "0")
     bad = job(Fail("no luck today"), "bad", one)
@@ -248,9 +231,6 @@ def test_an_input_that_changes_meanwhile_fails_its_job(store: Store, numbers: Pa
     assert "0: no such file; it existed when the study was planned: restore it" in missing
     assert other == "the number files changed while the study ran; rerun it"
     assert store.all_keys() == []
-
-
-# -- reuse ----------------------------------------------------------------------------------------
 
 
 def test_what_is_done_is_not_done_again(

@@ -11,7 +11,7 @@ import pytest
 from study.arithmetic import OPERATIONS, Add, Apply, Fail, Read, job, read, write
 
 from mechcore.errors import MechcoreWarning
-from mechcore.study.engine import Jobs, StudyError, perform
+from mechcore.study.engine import Study, StudyError, perform
 from mechcore.study.executors import Local
 from mechcore.study.step import Step, Work
 from mechcore.study.store import Store
@@ -40,7 +40,7 @@ def test_processes_do_what_they_know_and_refuse_the_rest(store: Store, numbers: 
     edited.recipe["code"]["study.test_processes"] = "as it was before the edit"
     OPERATIONS.register("here alone")(abs)
     apply = job(Apply("here alone"), "apply", one)
-    jobs = Jobs([total, apply, job(Local_(), "local"), edited, job(Fail(), "bad")])
+    jobs = Study([total, apply, job(Local_(), "local"), edited, job(Fail(), "bad")])
     with (
         pytest.warns(MechcoreWarning, match="bad: something is odd"),
         pytest.raises(StudyError) as failure,

@@ -104,19 +104,20 @@ def test_more_than_the_cluster_has(tmp_path: Path) -> None:
 def test_a_job_on_cuda_has_one_gpu_and_sees_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seen(*_: Any) -> tuple[list[str], list[Any]]:
-        return os.environ["CUDA_VISIBLE_DEVICES"].split(","), ray.get_gpu_ids()
+    def seen(*_: Any) -> Any:
+        given = ray.get_runtime_context().get_assigned_resources().get("GPU", 0)
+        return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), ray.get_gpu_ids(), given
 
     monkeypatch.setattr(ray_executor, "done_elsewhere", seen)
+    job: Any = None
     with OnRay(cpus=1, device="cuda")(Store(tmp_path)) as workers:
         assert workers.capacity == 2 * 2, "as many wait as run"
-        visible, given = ray.get(workers.task.remote())
-    assert len(visible) == 1
-    assert visible == [str(each) for each in given]
-    with OnRay(cpus=1, gpus=0.25, device="cuda")(Store(tmp_path)) as workers:
-        assert workers.task._default_options["num_gpus"] == 0.25
-    with OnRay(cpus=1)(Store(tmp_path)) as workers:
-        assert workers.task._default_options["num_gpus"] == 0
+        visible, given, n_gpus = workers.begin(job).result()
+    assert (len(visible), n_gpus) == (1, 1)
+    assert visible == [str(gpu) for gpu in given]
+    for executor, expected in ((OnRay(gpus=0.25, device="cuda"), 0.25), (OnRay(), 0)):
+        with executor(Store(tmp_path)) as workers:
+            assert workers.begin(job).result()[2] == expected
 
 
 def test_what_no_ray_can_do(monkeypatch: pytest.MonkeyPatch) -> None:

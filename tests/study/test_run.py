@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from helpers import embedded_shape
+from helpers import embedded_shape, load_inputs
 from made_up_cognitive import write_cognitive_run
 from main_study.small_study import leave_out_the_report, results
 from safetensors import safe_open
@@ -38,7 +38,7 @@ from mechcore.pruning.attribution import margin_slopes
 from mechcore.report.kinds import schemas_of
 from mechcore.steps.answers import INFORMATION_OOD_MEAN, INJECTED_FILE, Answers, ablations_in
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.inputs import Inputs, load_inputs
+from mechcore.steps.inputs import Inputs
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.study.run import run_study
 from mechcore.study.step import plain
@@ -113,9 +113,6 @@ class Finished:
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     config = replace(CONFIG, model=ModelConfig(embedded=request.param))
     return Finished(config, tmp_path_factory.mktemp(request.param) / "run")
-
-
-# -- what a run leaves ----------------------------------------------------------------------------
 
 
 def test_every_table_has_its_columns_and_every_file_is_there(finished: Finished) -> None:
@@ -276,8 +273,6 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_too(finished: Finish
             assert table.query(here)["injected_margin"].item() == pytest.approx(wanted, abs=1e-5)
 
 
-# -- going on, and doing again what changed -------------------------------------------------------
-
 TINY = replace(
     CONFIG,
     data=DataConfig(max_train=16, max_id=20, max_ood=12),
@@ -369,15 +364,6 @@ def done(tmp_path: Path, tiny: Path, calls: Calls) -> Path:
 ABLATED = {"ablation": 1, "failure": 1}
 
 
-def test_a_change_redoes_what_depends_on_it(done: Path, calls: Calls) -> None:
-    """Of every setting, see ``tests/main_study/test_plan.py``."""
-    run_study(replace(TINY, n_resamples=11), done)
-    assert calls == Counter(smallest=1, sweep=1, roles=1, flips=1, responses=1, **ABLATED)
-    calls.clear()
-    run_study(TINY, done)
-    assert not calls, "what the first study made is still there"
-
-
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "mine.csv").write_text("x")
     run_study(replace(TINY, seeds=(7,), target_sparsities=(0.5,)), done)
@@ -414,9 +400,6 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
         run_study(replace(TINY, data=data), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not calls
-
-
-# -- variants, and checkpoints -------------------------------------------------------------------
 
 
 def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, done: Path, calls: Calls) -> None:
@@ -457,9 +440,6 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     assert not (done / "a").exists()
 
 
-# -- unusual runs ---------------------------------------------------------------------------------
-
-
 def test_an_empty_core(done: Path, calls: Calls) -> None:
     for max_non_core, kinds in ((1, {"non-core"}), (0, set())):
         calls.clear()
@@ -475,9 +455,6 @@ def test_an_empty_core(done: Path, calls: Calls) -> None:
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]
     assert not tables["head_categories"]["in_core"].any()
-
-
-# -- configurations -------------------------------------------------------------------------------
 
 
 def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
 from mechcore.steps.config import ModelConfig
 from mechcore.study.kinds import DEFAULT
-from mechcore.study.results import begin, check_out
-from mechcore.study.run import job_table
-from mechcore.study.status import damaged, removable, status_table
+from mechcore.study.run import begin, check_out, job_table, status_table
 from mechcore.study.step import Job
 from mechcore.study.store import Store
 
@@ -103,12 +101,12 @@ def test_a_folder_without_a_study_is_refused(study: Study, tmp_path: Path) -> No
 
 def test_damage_is_listed_and_left_alone(study: Study) -> None:
     study.do(study.plan.jobs)
-    assert damaged(study.store) == []
+    assert study.store.damaged() == []
     means, core = study.of("means")[0], study.of("core")[0]
     (study.store.folder(means.key) / "result").write_bytes(bytes(2**19 - 1) + b"x")
     (study.store.folder(core.key) / "result").unlink()
     store = Store(study.store.path)
-    lines = damaged(store)
+    lines = store.damaged()
     assert sorted(lines) == [
         "core: result is missing, or was not written by mechcore",
         "means: the checksum of result differs",
@@ -127,14 +125,14 @@ def test_what_could_go(study: Study) -> None:
     study.store.partial(key).mkdir(parents=True)
     (study.store.partial(key) / "state").write_bytes(bytes(100))  # its job is done
     (study.store.partial(key) / ".abc.state").write_bytes(bytes(10))
-    keys, leftovers, size = removable(study.store)
+    keys, leftovers, size = study.store.removable()
     assert keys == []
     assert leftovers == [study.store.partial(key)]
     assert size == 110
 
     study.planned(replace(study.config, seeds=(1,)))
     unused = [each.key for each in study.plan.jobs if getattr(each.step, "seeds", None) == (2,)]
-    keys, _, size = removable(study.store)
+    keys, _, size = study.store.removable()
     manifests = [study.store.folder(each) / "manifest.json" for each in keys]
     # Of seed 2 pruning, masks and two sets of answers; of both seeds the tables, the
     # smallest subnetwork and the core.
@@ -145,10 +143,10 @@ def test_what_could_go(study: Study) -> None:
     begun = "ab" * 32
     study.store.partial(begun).mkdir()
     (study.store.partial(begun) / "state").write_bytes(bytes(7))
-    keys, leftovers, _ = removable(study.store)
+    keys, leftovers, _ = study.store.removable()
     assert len(keys) == 8
     assert begun in keys
     for each in keys:
         study.store.remove(each)
     study.store.leftovers(remove=True)
-    assert removable(study.store) == ([], [], 0)
+    assert study.store.removable() == ([], [], 0)

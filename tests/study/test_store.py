@@ -73,9 +73,6 @@ def again(store: Store) -> Store:
     return Store(store.path)
 
 
-# -- the folder -----------------------------------------------------------------------------------
-
-
 def test_nothing_is_written_before_a_store_is_created(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
@@ -117,9 +114,6 @@ def test_a_store_whose_creation_was_killed_is_gone_on_with(tmp_path: Path) -> No
     store.leftovers(remove=True)
     key = make(store)
     assert everything(tmp_path) == whole(key)
-
-
-# -- making ---------------------------------------------------------------------------------------
 
 
 def test_an_artefact_is_what_was_put_into_its_folder(store: Store) -> None:
@@ -168,9 +162,6 @@ def test_what_an_earlier_attempt_left_is_gone_when_a_new_one_begins(store: Store
         mine = folder.parent.name
         assert {path.name for path in parent.iterdir()} == {mine, f".abc.{other}"}
         assert [path.name for path in store.partial(key).iterdir()] == ["state"]
-
-
-# -- damage ---------------------------------------------------------------------------------------
 
 
 def rewrite(folder: Path, changes: Mapping[str, Any], right: bool = False) -> None:
@@ -246,9 +237,6 @@ def test_what_was_made_again_meanwhile_is_not_removed(
     assert everything(store.path) == whole(key)
 
 
-# -- locks ----------------------------------------------------------------------------------------
-
-
 def hold(pipe: Connection, path: Path, key: str) -> None:
     with Store(path).lock(key):
         pipe.send("held")
@@ -280,9 +268,6 @@ def test_a_lock_excludes_other_processes(store: Store) -> None:
     assert everything(store.path) == {MARK}
 
 
-# -- killed processes -----------------------------------------------------------------------------
-
-
 def begin(pipe: Connection, path: Path, n: int) -> None:
     """Make an artefact, with a stop when it is half there."""
     store, key = Store(path), key_of(n)
@@ -295,7 +280,6 @@ def begin(pipe: Connection, path: Path, n: int) -> None:
         pipe.recv()
         temporary.unlink()
         fill(folder)
-    store.forget_partial(key)
 
 
 def half_done(store: Store) -> Other:
@@ -320,9 +304,9 @@ def test_what_a_killed_process_left_is_tidied_but_not_its_state(store: Store) ->
     assert store.leftovers() == []
     assert everything(store.path) == {MARK, f"partial/{key}/state"}
     make(store)
-    assert store.leftovers() == [store.partial(key)]  # of no use any more
-    store.leftovers(remove=True)
     assert everything(store.path) == whole(key)
+    keep_state(store, key)
+    assert store.leftovers() == [store.partial(key)]  # of no use any more
 
 
 @needs_fork()
@@ -362,9 +346,6 @@ def test_files_that_are_being_written_are_no_leftovers(store: Store) -> None:
     other.tell()
     other.end()
     assert list(store.path.rglob(".*")) == []
-
-
-# -- two processes --------------------------------------------------------------------------------
 
 
 def hammer(pipe: Connection, path: Path, numbers: list[int], log: Path) -> None:
@@ -411,9 +392,6 @@ def test_processes_that_hammer_one_store_make_all_whole_and_once(tmp_path: Path)
     assert everything(path) == whole(*keys) | studies
 
 
-# -- full disks -----------------------------------------------------------------------------------
-
-
 def limited(pipe: Connection, path: Path) -> None:
     """Work where no file may be larger than 64 KiB, then where any may."""
     store = Store(path)
@@ -443,9 +421,6 @@ def test_a_file_that_cannot_grow_is_a_named_error_and_the_store_goes_on(store: S
     assert again(store).has(key)
     second = make(store, 2)
     assert store.all_keys() == sorted([key, second])
-
-
-# -- use ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

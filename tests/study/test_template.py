@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import every_setting
 from pydantic import TypeAdapter
 
-from mechcore.settings import all_entries
 from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 from mechcore.study.step import plain
 from mechcore.study.template import in_yaml, template
@@ -57,7 +57,7 @@ def test_what_a_template_comments_out_can_be_used(tmp_path: Path, kind: str) -> 
 
 
 def test_examples_are_values_of_their_settings(kind: str) -> None:
-    for name, entry in all_entries(STUDIES[kind].settings):
+    for name, entry in every_setting(STUDIES[kind].settings):
         if entry.setting.example:
             value = parse_yaml(f"x: {entry.setting.example}")["x"]
             assert value != plain(entry.default), name

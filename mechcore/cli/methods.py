@@ -1,8 +1,8 @@
-"""The command that fine-tunes checkpoints."""
+"""The commands that fine-tune checkpoints, and compare methods on models of known truth."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,8 @@ from mechcore import progress
 from mechcore.cli.options import From, Given, grouped
 from mechcore.cli.shared import BASE, TASK, TEST_DATA, TRAIN, show
 from mechcore.errors import InputError
-from mechcore.main_study.config import StudyConfig
+from mechcore.main_study.config import Resources, StudyConfig
+from mechcore.settings import setting
 from mechcore.steps.config import ModelConfig
 from mechcore.training.settings import TrainSettings
 
@@ -82,7 +83,6 @@ def _check_base(base: ModelConfig) -> None:
 
 
 def _show_history(history: Any) -> None:
-    """Print accuracies by step; if there are many, only the last."""
     from mechcore.data.examples import ALL
 
     overall = history[history["subset"] == ALL]
@@ -93,3 +93,60 @@ def _show_history(history: Any) -> None:
     show(table.rename(columns=names).tail(_MOST_ROWS))
     if len(table) > _MOST_ROWS:
         print(f"the last {_MOST_ROWS} of {len(table)} evaluations; all are in history.json")
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to compare."""
+
+    cases: tuple[str, ...] = setting(
+        ("planted", "trained"), "Cases; planted or trained: all of that type.", "--cases"
+    )
+    methods: tuple[str, ...] = setting(
+        (), "Methods that rank components; all by default.", "--methods"
+    )
+    interactions: tuple[str, ...] = setting(
+        (), "Predictors of interactions; all by default.", "--interactions"
+    )
+    seeds: tuple[int, ...] = setting((0,), "Repetitions.", "--seeds")
+    names: bool = setting(False, "List all cases and exit.", "--list")
+    out: Path = setting(Path("mechcore-bench"), "Folder for tables and figures.", "--out")
+
+
+@grouped
+def bench(
+    resources: Annotated[Given[Resources], From(Resources, ("device",))], how: BenchOptions
+) -> None:
+    """How well methods recover the known truth of planted and trained models.
+
+    Rerun to resume.
+    """
+    from mechcore.bench.cases import case_names
+    from mechcore.bench.methods import PREDICTORS, RANKERS
+    from mechcore.bench.recovery import WITH_PAIRS, WITHOUT_TRUTH, over_cases
+    from mechcore.report.blocks import Drawing, Gallery
+    from mechcore.report.subnetwork_figures import recovery
+    from mechcore.steps.benchmark import run_benchmark
+    from mechcore.tables import write_tables
+
+    cases, device = case_names(how.cases), resources.settings.place
+    if how.names:
+        print("\n".join(cases))
+        return
+    every = [name for name in RANKERS if name not in WITHOUT_TRUTH]
+    ranked, paired = how.methods or (*every, WITH_PAIRS), how.interactions or tuple(PREDICTORS)
+    if matching := [name for name in ranked if name in WITHOUT_TRUTH]:
+        raise InputError(
+            f"--methods: {matching[0]} copies the sizes of another method's masks; leave it out"
+        )
+    with progress.shown():
+        nodes, pairs = run_benchmark(how.out, cases, ranked, paired, how.seeds, device)
+    tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(how.out)
+    for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
+        if (table := tables[name]).empty:
+            continue
+        means = tables[f"{name}_by_method"] = over_cases(table, columns)
+        gallery.add(Drawing(recovery(table, means, columns), name, "", ""))
+        show(means)
+    write_tables(how.out / "tables", tables)
+    print(f"tables and figures: {how.out}")
