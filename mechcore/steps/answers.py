@@ -17,7 +17,7 @@ from mechcore import progress
 from mechcore.ablation import Ablations, ComponentSet
 from mechcore.ablation.effects.change_states import INJECTED
 from mechcore.ablation.effects.changes import ABLATION
-from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.effects.information import with_information
 from mechcore.ablation.paths import Readers
 from mechcore.ablation.settings import OOD_MEAN
 from mechcore.components import Mask
@@ -29,12 +29,21 @@ from mechcore.steps.base import MainStep, Size, inputs_of, means_of, subnetworks
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.masks import AcceptMasks
 from mechcore.study.step import Job, Work
+from mechcore.tables import Column
 from mechcore.wording import FULL
 
-SWEEP = ABLATION.named("sweep", "Ablations of every single component; columns as in ``ablation``.")
-INFORMATION_OOD_MEAN = INFORMATION.named(
-    f"information_{OOD_MEAN}",
-    "As ``information``, out of domain, with the mean of the out-of-domain texts as the fill.",
+FILL = Column(
+    "fill",
+    "text",
+    f"what replaces the output; ``{OOD_MEAN}`` is the mean over the out-of-domain texts",
+    optional=True,
+)
+SWEEP = with_information(
+    ABLATION,
+    "sweep",
+    "Changes from ablating every single component, on every subset and, in information, on groups "
+    "of subsets; negative: worse without it.",
+    FILL,
     INJECTED,
 )
 
