@@ -44,7 +44,7 @@ SWEEP = with_information(
     "Changes from ablating every single component, on every subset and, in information, on groups "
     "of subsets; negative: worse without it.",
     FILL,
-    INJECTED,
+    replace(INJECTED, optional=True),
 )
 
 ANSWERS_FILE = "answers.safetensors"

@@ -66,9 +66,7 @@ ACCURACY = Schema(
             optional=True,
         ),
         Column("subsets", "text", "their names, separated by semicolons", optional=True),
-        Column(
-            "missing", "text", "those without examples; then no mean", optional=True
-        ),
+        Column("missing", "text", "those without examples; then no mean", optional=True),
     ),
 )
 SUBNETWORKS = Schema(
