@@ -128,7 +128,7 @@ class Core(Analysis):
             if size and row["p_value"] >= SIGNIFICANT:
                 text += " A core of this size is therefore no evidence that the "
                 text += "subnetworks share more heads than by chance."
-            if size:
+            if size and "rate_low" in row:
                 text += f" Each core head would be kept by at least {percent(row['rate_low'])}"
                 text += " of further seeds (95 % lower bound, per head)."
         yield text

@@ -102,6 +102,7 @@ CORE = Schema(
             "share",
             "one-sided 95 % lower bound (Clopper and Pearson) of the share of further seeds that "
             "would keep one of these heads; subnetworks of one seed or ranking count as one",
+            optional=True,
         ),
         Column(
             "expected_by_chance",
