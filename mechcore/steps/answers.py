@@ -124,7 +124,7 @@ def ablations_in(
 def known_groups(
     ablations: Ablations | Readers, groups: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Groups whose subsets all have examples; ``group_accuracy`` reports the others."""
+    """Groups whose subsets all have examples; ``accuracy`` lists the others."""
     subsets = {*ablations.full.subset_names, ALL} if ablations.split == "ood" else set()
     return {
         name: members
