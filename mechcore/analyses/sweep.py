@@ -148,7 +148,8 @@ class Sweep(Analysis):
 
         def changes(of: Ablations, fill: str) -> pd.DataFrame:
             information = information_table(of, known_groups(of, self.groups), **statistics)
-            return beside_changes(information, ablation_table(of, **statistics)).assign(fill=fill)
+            table = beside_changes(information, ablation_table(of, **statistics).assign(fill=fill))
+            return table.assign(fill=fill)  # of groups, too
 
         swept, job = ablations_in(work.needed("swept"), self.names), work.job.needs["swept"]
         assert isinstance(job.step, Swept)

@@ -44,8 +44,7 @@ SWEEP = with_information(
     "Changes from ablating every single component, on every subset and, in information, on groups "
     "of subsets; negative: worse without it.",
     FILL,
-    replace(INJECTED, optional=True),
-)
+).named("sweep", "", replace(INJECTED, optional=True))
 
 ANSWERS_FILE = "answers.safetensors"
 SWEPT = {split: f"sweep-{split}.safetensors" for split in TEST_SPLITS}

@@ -63,10 +63,15 @@ KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "
 KINDS += ["ablation", "failure", "paths", "dose", "responses"]
 STEPS = (Means, FindMasks, AcceptMasks, Answers, Scores, Swept, SweptOodMean)
 SCHEMAS = schemas_of({})
+OF_CLUSTERS = ("n_clusters", "population", "df")
 OPTIONAL = {
     "accuracy": ("balanced_accuracy", "information", "n_subsets", "subsets", "missing"),
     "ablation": SCHEMAS["ablation"].names[-12:],
     "stability": ("ranked_by",),
+    **{
+        name: [n for n in SCHEMAS[name].names if "other" not in n and n not in OF_CLUSTERS]
+        for name in ("sweep", "path_information")
+    },
     "subnetworks": ("method", "id_accuracy_macro", "ood_accuracy_macro"),
 }
 """Columns that the tables of a run have though others may lack them; these have all of theirs."""
