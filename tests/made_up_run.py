@@ -14,7 +14,6 @@ import pandas as pd
 from scipy import stats
 
 from mechcore.ablation.effects import changes
-from mechcore.ablation.effects.changes import ABLATION_CONTROLS
 from mechcore.ablation.effects.dose import COLUMNS, DOSE
 from mechcore.ablation.effects.flips import FLIPS
 from mechcore.ablation.effects.information import INFORMATION
@@ -22,13 +21,13 @@ from mechcore.ablation.effects.roles import component_roles
 from mechcore.ablation.effects.stability import STABILITY
 from mechcore.ablation.joint import exact
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
-from mechcore.ablation.paths.tables import PATH_INFORMATION, PATHS
+from mechcore.ablation.paths.tables import PATHS
 from mechcore.ablation.paths.verdict import CORE_VERDICT
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
 from mechcore.steps import tables
 from mechcore.steps.tables import group_table
-from mechcore.subnetworks.core import HEAD_FREQUENCY, accuracy_spread, head_overlap, heuristic_core
+from mechcore.subnetworks.core import HEAD_FREQUENCY, head_overlap, heuristic_core
 from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, mean_effective_size
 from mechcore.subnetworks.halves import half_cores, half_overlap
 from mechcore.subnetworks.smallest import SMALLEST
@@ -111,7 +110,8 @@ def write_run(path: Path, world: World = World()) -> Path:
             row = (name, target_sparsity, seed, data, split, subset, n, value, value - half)
             accuracy_rows.append((*row, value + half, margin))
     accuracy = pd.DataFrame(accuracy_rows, columns=pd.Index(ACCURACY))
-    save_table("accuracy", accuracy)
+    of_groups = [] if world.groups is None else [group_table(accuracy, world.groups)]
+    save_table("accuracy", pd.concat([accuracy, *of_groups]))
     all_examples = accuracy[accuracy["subset"] == "all"].itertuples()
     whole = {(row.subnetwork, row.split): row.accuracy for row in all_examples}
 
@@ -143,19 +143,16 @@ def write_run(path: Path, world: World = World()) -> Path:
     save("head_frequency", frequency, FREQUENCY)
     masks = [Mask.full(world.shape).only(kept_by[name]) for name, *_ in runs[1:]]
     save_table("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]]))
-    save_table("accuracy_spread", accuracy_spread(accuracy))
 
-    core = [Component.parse(name) for name in world.core]
-    n_subnetworks = len(runs) - 1
-    rows = [(str(head), head.layer, head.head, n_subnetworks, 0.368) for head in core]
-    save("core", rows, CORE)
     chance = heuristic_core(masks)
-    values = (n_subnetworks, len(heads), len(core), chance.expected)
-    values += (2.3e-7 if core else 1.0, chance.expected_uniform, chance.p_uniform)
+    size = (" ".join(world.core), len(world.core), len(runs) - 1, len(heads), 0.368)
+    by_chance = (chance.expected, 2.3e-7 if world.core else 1.0)
     extreme = (min(world.target_sparsities), max(world.target_sparsities))
-    save("core_summary", [(*values, 0.79, 8e-8, *extreme)], SUMMARY)
+    values = (*size, *by_chance, chance.expected_uniform, chance.p_uniform, 0.79, 8e-8, *extreme)
+    verdict = VERDICT if world.paths and world.core else {}
+    save("core", [(*values, *verdict.values())], [*CORE, *verdict])
 
-    if core:
+    if world.core:
         _write_ablation(save, world, full, rng)
     else:
         save("ablation", [], ABLATION)
@@ -164,9 +161,14 @@ def write_run(path: Path, world: World = World()) -> Path:
         singles = [((name,), "single") for name in components]
         weights = {name: float(rng.normal(0.02, 0.05)) for name in components}
         rows, _ = _ablated(singles, weights, world, full, rng)
-        save("sweep", rows, ABLATION)
-    if world.roles:
+        sweep = pd.DataFrame(rows, columns=pd.Index(ABLATION))
+        if world.roles:
+            information = _write_roles(save, world, components)
+            sweep = sweep.merge(information.drop(columns="n"), "left", [*WHERE, "size"])
+        save_table("sweep", sweep)
+    elif world.roles:
         _write_roles(save, world, components)
+    if world.roles:
         _write_flips(path, save, world, rng)
     if world.paths:
         _write_paths(save, world)
@@ -181,8 +183,6 @@ def write_run(path: Path, world: World = World()) -> Path:
         save("training", _training(world), TRAINING)
     if world.balance:
         save("data", _balance(world), ("data", "split", "subset", "label", "n", "share"))
-    if world.groups is not None:
-        save_table("group_accuracy", group_table(accuracy, world.groups))
     if world.checkpoints:
         sizes = _sizes(world)
         means = mean_effective_size(sizes).merge(
@@ -203,7 +203,9 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
     sets = [((name,), "single") for name in world.core] + [(joint, "joint") for joint in joints]
     weight = {name: float(rng.uniform(0.02, 0.25)) for name in world.core}
     rows, shifts = _ablated([*sets, ((), "non-core")], weight, world, full, rng)
-    save("ablation", rows, ABLATION)
+    controls = pd.DataFrame(_beside(world, shifts), columns=[*WHERE, *BESIDE])
+    table = pd.DataFrame(rows, columns=pd.Index(ABLATION)).merge(controls, "left", WHERE)
+    save("ablation", table.to_dict("records"), [*table])
     interactions = []
     for members in joints:
         name = "+".join(members)
@@ -218,22 +220,24 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
                 values += (value - half, value + half, 0.01, 0.02, value + half < 0, floor, False)
                 interactions.append(values)
     save("interactions", interactions, INTERACTIONS)
-    save("ablation_controls", [*_beside(world, shifts)], ABLATION_CONTROLS.names)
 
 
 def _beside(world: World, shifts: dict) -> Iterator[tuple[Any, ...]]:
     """The core and its heads beside others, whose shifts are a tenth of theirs."""
     whole = "+".join(world.core)
     for name in dict.fromkeys([*world.core, whole]):
-        size, several = name.count("+") + 1, "+" in name
+        several = "+" in name
         if not any(key[0] == name for key in shifts):
             continue
         for data, split, subset, n in world.places():
-            place = (name, size, data, split, subset, min(n, 300) if several else n)
-            for i, metric in enumerate(("accuracy", "margin")):
-                change = shifts[name, data, subset][i]
-                values = (*place, metric, change, change / 10, change / 5, change / 20)
-                yield (*values, 20 if several else 7, 1 / 21 if several else 1 / 8)
+            place = (name, data, split, subset, min(n, 300) if several else n)
+            p = 1 / 21 if several else 1 / 8
+            figures = (
+                figure
+                for change in shifts[name, data, subset][:2]
+                for figure in (change, change / 10, change / 5, change / 20, p)
+            )
+            yield (*place, 20 if several else 7, *figures)
 
 
 def _ablated(
@@ -261,8 +265,8 @@ def _ablated(
     return rows, shifts
 
 
-def _write_roles(save: Callable, world: World, components: Sequence[str]) -> None:
-    """Changes without every component in and out of domain, and the roles they are evidence for."""
+def _write_roles(save: Callable, world: World, components: Sequence[str]) -> pd.DataFrame:
+    """Roles, and the changes without every component in and out of domain that they are from."""
     rng = np.random.default_rng(7)
     heads = [name for name in components if "MLP" not in name]
     losses = ((0.03, 0.2), (0.002, 0.12), (0.05, 0.03), (0.0, 0.05))
@@ -286,10 +290,10 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
                 ends = ("_change", "_change_low", "_change_high", "_change_se", "_p", "_p_adjusted")
                 row |= {figure + end: each for end, each in zip(ends, values, strict=True)}
             rows.append(row | {"reason": ""})
-    save("information", rows, INFORMATION.names)
-    table = pd.DataFrame(rows, columns=INFORMATION.names)
+    table = pd.DataFrame(rows, columns=[name for name in INFORMATION.names if name in rows[0]])
     roles = component_roles(*(table[table["split"] == split] for split in ("id", "ood")))
     save("roles", roles.to_dict("records"), list(roles))
+    return table
 
 
 def _write_flips(path: Path, save: Callable, world: World, rng: np.random.Generator) -> None:
@@ -323,8 +327,7 @@ def _write_paths(save: Callable, world: World) -> None:
     Half as much is lost in domain, L1.MLP only moves the threshold, and margins are ten times the
     information in nats.
     """
-    cut: dict[str, list[dict[str, Any]]] = {"paths": [], "path_information": []}
-    dependence = []
+    cut, dependence = list[dict[str, Any]](), list[dict[str, Any]]()
     ends = ("_change", "_change_low", "_change_high")
     first = Component.parse(world.core[0]) if world.core else None
     behind = [c for c in world.shape.components if first and (c.layer, not c.is_head) > (0, False)]
@@ -354,9 +357,9 @@ def _write_paths(save: Callable, world: World) -> None:
                 f"{figure}{end}": -scale * value + off * (10 if figure == "margin" else 1)
                 for figure, value in values.items()
                 for end, off in zip(ends, (0, -0.01, 0.01), strict=True)
+                if known or figure in ("accuracy", "margin")
             }
-            cut["paths"].append(row | {"kind": "path", "kl": 0.01} | shifts)
-            cut["path_information"].append(row | (shifts if known else {}) | {"reason": ""})
+            cut.append(row | {"kind": "path", "kl": 0.01} | shifts | {"reason": ""})
         metrics = ["information", "threshold"] * known + ["accuracy", "margin"]
         for component in behind:
             lost = READ.get(str(component), 0.0)
@@ -373,8 +376,7 @@ def _write_paths(save: Callable, world: World) -> None:
                 controls = {"control_change": -0.001, "control_low": -0.002, "control_high": 0.0}
                 row |= {"n_controls": 20, **controls, "p_control": 1 / 21} if lost else {}
                 dependence.append({"n_controls": 0} | row)
-    save("paths", cut["paths"], PATHS.names)
-    save("path_information", cut["path_information"], PATH_INFORMATION.names)
+    save("path_information", cut, PATHS.names)
     save("core_dependence", dependence, CORE_DEPENDENCE.names)
     doses = []
     for data, split in ((world.id_data[0], "id"), (world.ood_data, "ood")):
@@ -388,10 +390,6 @@ def _write_paths(save: Callable, world: World) -> None:
                 for end, off in (("", 0), ("_low", -0.05), ("_high", 0.05))
             }
     save("dose", doses, DOSE.names)
-    verdict = {"verdict": "supported", "n_receivers": 2, "blind_change": -0.05, "n_controls": 20}
-    verdict |= {"blind_change_low": -0.06, "blind_change_high": -0.04, "control_change": -0.001}
-    verdict |= {"p_control": 1 / 21, "explanation": "blind to the core, the 2 components lose"}
-    save("core_verdict", [verdict] * bool(world.core), CORE_VERDICT.names)
 
 
 def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) -> None:
@@ -405,15 +403,16 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
     pruned = {"all data": of_whole, "half 1": of_whole, "half 2": swapped}
     for name, table in (("half_overlap", half_overlap(pruned)), ("half_cores", half_cores(pruned))):
         save(name, table.to_dict("records"), list(table.columns))
+    rows = []
     for name, size, n, first in (
-        ("stability", 1, len(world.shape.components), "L0.H3"),
-        ("interaction_stability", 2, 6, "L0.H3+L1.H5"),
-        *([("search_stability", 2, 10, world.found[0])] if world.found else []),
+        ("sweep", 1, len(world.shape.components), "L0.H3"),
+        ("ablation", 2, 6, "L0.H3+L1.H5"),
+        *([("search", 2, 10, world.found[0])] if world.found else []),
     ):
-        rows = []
-        for data, split, rho in ((world.id_data[0], "id", 0.1), (world.ood_data, "ood", 0.8)):
+        for data, split, rho in ((world.ood_data, "ood", 0.8), (world.id_data[0], "id", 0.1)):
             for metric in ("accuracy", "margin"):
                 row = {"size": size, "data": data, "split": split, "n": 2000, "metric": metric}
+                row["ranked_by"] = name
                 row |= {"n_ranked": n, "top": min(10, n // 2), "predicted_rho": 2 * rho / (1 + rho)}
                 row |= {"jaccard_by_chance": 0.2, "largest": f"{first} ({rho:.2f})"}
                 for kind, value in (("halves", rho), ("resamples", (1 + rho) / 2)):
@@ -421,7 +420,7 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
                         row |= {f"{kind}_{figure}": value, f"{kind}_{figure}_low": value - 0.05}
                         row |= {f"{kind}_{figure}_high": value + 0.05}
                 rows.append(row)
-        save(name, rows, STABILITY.names)
+    save("stability", rows, STABILITY.names)
 
 
 def _smallest(world: World) -> list[dict[str, Any]]:
@@ -558,6 +557,10 @@ TRAINING = ("step", "data", "loss", "split", "subset", "accuracy")
 TRAIN_SETTINGS = {"batch_size": 64, "accumulate": 2, "learning_rate": 2e-5, "warmup_steps": 10}
 TRAIN_SETTINGS |= {"schedule": "linear", "checkpoint_every": 200, "precision": "float32", "seed": 7}
 ACCURACY, SUBNETWORKS = tables.ACCURACY.required, tables.SUBNETWORKS.required
-FREQUENCY, CORE, SUMMARY = HEAD_FREQUENCY.names, tables.CORE.names, tables.CORE_SUMMARY.names
+FREQUENCY, CORE = HEAD_FREQUENCY.names, tables.CORE.names
+WHERE = ["set", "data", "split", "subset"]
+BESIDE = changes.CONTROLLED.names[len(changes.ABLATION.names) :]
+VERDICT = {"verdict": "supported", "explanation": "blind to the core, the 2 components lose"}
+VERDICT |= {name: "" for name in CORE_VERDICT.required if name not in VERDICT}
 ABLATION, INTERACTIONS = changes.ABLATION.required, exact.INTERACTIONS.required
 FOUND = (*INTERACTIONS, "interaction_in_search")

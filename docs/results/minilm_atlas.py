@@ -79,7 +79,7 @@ def _models(folder: Path) -> str:
         training = pd.read_csv(folder / name / "training.csv")
         last = training[training["step"] == training["step"].max()]
         found = last.set_index(where_of(last))["accuracy"]
-        core = pd.read_csv(folder.parent / CORES[name] / "core.csv")["component"]
+        core = pd.read_csv(folder.parent / CORES[name] / "core.csv")["heads"][0].split()
         loss = f"{last['loss'].iloc[0]:.3f}"
         rows.append([title, loss, *(percent(found[each]) for each in SETS), ", ".join(core)])
     return markdown(["model", "loss", *SETS.values(), "core"], rows)

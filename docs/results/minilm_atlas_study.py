@@ -35,7 +35,7 @@ def study(training: Path, name: str, out: Path) -> None:
         race_of = ["--all", "--max-size", "2", "--ood-label", label, "--max-ood", "1200"]
         searched = [*model, *train, "--max-train", "2000", *texts, *race_of, "--max-id", "64"]
         _run(out / label / "tables" / "race.csv", "search", *searched)
-    core = pd.read_csv(TABLES / CORES[name] / "core.csv")["component"]
+    core = pd.read_csv(TABLES / CORES[name] / "core.csv")["heads"][0].split()
     senders = ["--senders", ",".join(core), "--max-ood", "600", "--max-examples", "600"]
     found = out / "paths" / "tables" / "path_information.csv"
     _run(found, "paths", *tested, *senders, "--receivers", "all", "--together", "--max-id", "600")

@@ -19,7 +19,7 @@ from as_markdown import markdown, percent
 from study_tables import changes, where_of
 
 from mechcore.components import Component
-from mechcore.subnetworks.core import shared_by_chance
+from mechcore.subnetworks.core import accuracy_spread, shared_by_chance
 
 STUDIES = Path(__file__).parents[1] / "tables"
 VARIANTS = {
@@ -79,7 +79,7 @@ def _fine_tuning(folder: Path) -> str:
 def _subnetworks(folder: Path) -> str:
     rows = []
     for name, title in VARIANTS.items():
-        spread = pd.read_csv(folder / name / "accuracy_spread.csv")
+        spread = accuracy_spread(pd.read_csv(folder / name / "accuracy.csv"))
         spread = spread.assign(set=where_of(spread)).set_index(["set", "target_sparsity"])
         for data, which in SETS.items():
             cells = [title, which, percent(spread.loc[(data, 0.5), "full"])]
@@ -143,7 +143,7 @@ def _changes(folder: Path) -> str:
     rows = []
     for name, title in VARIANTS.items():
         ablation = pd.read_csv(folder / name / "ablation.csv")
-        core = "+".join(pd.read_csv(folder / name / "core.csv")["component"])
+        core = pd.read_csv(folder / name / "core.csv")["heads"][0].replace(" ", "+")
         named = {"L1.H1": "L1.H1", "L2.H9": "L2.H9", "L1.H1+L2.H9": "both"}
         for which, text in {**named, core: f"all {core.count('+') + 1} of the core"}.items():
             rows.append([title, text, *changes(ablation, which, tuple(SETS))])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import Study, changes, where_of
+from study_tables import Study, changes, swept, where_of
 
 MAIN_TEXT = {
     "lexical_overlap_ln_subject/object_swap": "SO-Swap",
@@ -35,11 +35,11 @@ def tables(folder: Path) -> dict[str, str]:
     read = {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")}
     return {
         "fine-tuning": _fine_tuning(read["training"]),
-        "subnetworks": STUDY.subnetworks(read["accuracy_spread"], read["subnetworks"]),
+        "subnetworks": STUDY.subnetworks(read["accuracy"], read["subnetworks"]),
         "seeds": STUDY.seeds(read["subnetworks"]),
-        "entailed": _entailed(read["entailed"], read["ablation"], read["sweep"]),
+        "entailed": _entailed(read["entailed"], read["ablation"], swept(read["sweep"])),
         "core": STUDY.core(read["head_categories"], read["ablation"]),
-        "heads": STUDY.heads(read["sweep"], read["head_categories"], read["head_frequency"]),
+        "heads": STUDY.heads(swept(read["sweep"]), read["head_categories"], read["head_frequency"]),
         "joint": STUDY.joint(read["interactions"]),
         "search": STUDY.search(read["superadditive"]),
         "sizes": STUDY.sizes(read["mean_effective_size"], {"main text": "main text"}),

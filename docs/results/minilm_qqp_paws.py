@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import Study, points, random_heads, where_of
+from study_tables import Study, points, random_heads, swept, where_of
 
 OTHER_TASK = Path(__file__).parents[1] / "tables" / "minilm-mnli-hans"
 HALVES = {"ood:not equivalent": "not equivalent", "ood:equivalent": "equivalent"}
@@ -35,10 +35,10 @@ def tables(folder: Path) -> dict[str, str]:
     categories = read["head_categories"]
     return {
         "fine-tuning": _fine_tuning(read["training"]),
-        "subnetworks": STUDY.subnetworks(read["accuracy_spread"], read["subnetworks"]),
+        "subnetworks": STUDY.subnetworks(read["accuracy"], read["subnetworks"]),
         "seeds": _seeds(read["subnetworks"], read["accuracy"]),
         "core": STUDY.core(categories, read["ablation"]),
-        "heads": STUDY.heads(read["sweep"], categories, read["head_frequency"], "id:all"),
+        "heads": STUDY.heads(swept(read["sweep"]), categories, read["head_frequency"], "id:all"),
         "tasks": _tasks(read["head_frequency"], pd.read_csv(OTHER_TASK / "head_frequency.csv")),
         "joint": STUDY.joint(read["interactions"], "id:all"),
         "shapley": _shapley(read["shapley"]),

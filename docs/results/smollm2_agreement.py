@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import N_SETS, Study, category, points, where_of
+from study_tables import N_SETS, Study, category, points, swept, where_of
 
 STRUCTURES = ("near", "with", "subject relative", "object relative")
 NUMBERS = ("singular", "plural")
@@ -38,11 +38,11 @@ def tables(folder: Path) -> dict[str, str]:
     read = {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")}
     return {
         "full": _full(read["accuracy"]),
-        "subnetworks": STUDY.subnetworks(read["accuracy_spread"], read["subnetworks"]),
+        "subnetworks": STUDY.subnetworks(read["accuracy"], read["subnetworks"]),
         "seeds": STUDY.seeds(read["subnetworks"]),
         "core": STUDY.core(read["head_categories"], read["ablation"]),
         "categories": _categories(read["head_categories"]),
-        "components": _components(read["sweep"], read["head_categories"]),
+        "components": _components(swept(read["sweep"]), read["head_categories"]),
         "pairs": _pairs(read["superadditive"]),
         "largest": _largest(read["race"]),
     }

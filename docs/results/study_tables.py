@@ -8,8 +8,15 @@ from dataclasses import dataclass, field
 import pandas as pd
 from as_markdown import markdown, percent
 
+from mechcore.subnetworks.core import accuracy_spread
+
 N_SETS = 10
 """Components and sets in tables of the largest."""
+
+
+def swept(sweep: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the fill of the study."""
+    return sweep[sweep["fill"] != "ood_mean"] if "fill" in sweep else sweep
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,9 @@ class Study:
         if not self.changes:
             object.__setattr__(self, "changes", {"id:all": self.id, "ood:all": self.ood})
 
-    def subnetworks(self, spread: pd.DataFrame, subnetworks: pd.DataFrame) -> str:
+    def subnetworks(self, accuracy: pd.DataFrame, subnetworks: pd.DataFrame) -> str:
         """Accuracies of the subnetworks over seeds."""
+        spread = accuracy_spread(accuracy)
         by_set = spread.assign(set=where_of(spread)).set_index(["set", "target_sparsity"])
         rows = []
         for name, title in self.sets.items():

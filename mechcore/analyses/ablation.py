@@ -42,13 +42,12 @@ class Ablation(Ablating, Analysis):
     label = "ablation alone and together"
     needs = ("means", "core")
     reads = ("swept",)
-    shows = ("ablation", "ablation_controls", "shapley", "dividends")
+    shows = ("ablation", "shapley", "dividends")
     splits = TEST_SPLITS
     schemas = tables_in(
-        "mechcore.ablation.effects.changes:ABLATION",
+        "mechcore.ablation.effects.changes:CONTROLLED",
         "mechcore.ablation.joint.exact:INTERACTIONS",
-        "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.effects.changes:ABLATION_CONTROLS",
+        "mechcore.ablation.effects.stability:STABILITY",
         "mechcore.ablation.joint.exact:DIVIDENDS",
         "mechcore.ablation.joint.exact:SHAPLEY",
     )
@@ -167,8 +166,7 @@ class Ablation(Ablating, Analysis):
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Changes from ablating components, alone, together and against controls."""
         tables = report.ablation_tables
-        ablation, controls = run.table(cls.kind), run.filled("ablation_controls")
-        if ablation is None:
+        if (ablation := run.table(cls.kind)) is None:
             yield report.missing(f"the ablation of {tables.ablated(run)}s from the full model")
             return
         yield from tables.fill_note(run)
@@ -187,20 +185,21 @@ class Ablation(Ablating, Analysis):
         yield from report.groups.population_note(ablation)
         caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
         yield tables.ablation_table(ablation, caption, folded=n_sets > 20)
-        if controls is not None:
-            yield tables.control_table(controls, tables.ablated(run).capitalize())
+        yield from tables.control_table(ablation, tables.ablated(run).capitalize())
         yield from tables.share_tables(run)
         yield from report.groups.one_label_notes(run, ablation)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """The out-of-domain change from ablating single components, and all of them."""
-        ablation, controls = run.filled(cls.kind), run.filled("ablation_controls")
-        if ablation is not None:
-            yield from _alone(run, ablation[ablation["subset"] == ALL], controls)
-        core = _beside(controls, "margin")
-        if core is not None:
-            yield _together(core, run)
+        if (ablation := run.filled(cls.kind)) is None:
+            return
+        overall = ablation[ablation["subset"] == ALL]
+        yield from _alone(run, overall)
+        if "n_controls" in overall:
+            several = (overall["split"] == "ood") & (overall["kind"] == "joint")
+            for _, row in overall[several & overall["n_controls"].notna()][:1].iterrows():
+                yield _together(row, run)
 
     @classmethod
     def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
@@ -210,7 +209,7 @@ class Ablation(Ablating, Analysis):
         if singles is not None and len(singles) and singles["accuracy_change"].iloc[0] < 0:
             worst = singles.iloc[0]
             value = f"{effect(worst['accuracy_change'], 'accuracy', unit=False)} points"
-            subsets = report.groups.over_subsets(run.table("accuracy"), "ood", worst["data"])
+            subsets = report.groups.over_subsets(run.accuracy, "ood", worst["data"])
             yield report.Tile(
                 f"Without {worst['set']}, out-of-domain", value, f"{worst['data']}{subsets}"
             )
@@ -247,9 +246,7 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[report.Block]:
             )
 
 
-def _alone(
-    run: report.RunFolder, overall: pd.DataFrame, controls: pd.DataFrame | None
-) -> Iterator[str]:
+def _alone(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     """The component whose ablation lowers out-of-domain accuracy most, and one that raises it."""
     what, singles = report.ablation_tables.ablated(run), _singles(overall)
     if singles.empty:
@@ -263,13 +260,12 @@ def _alone(
             f"accuracy most: {_change(worst)}, to {percent(worst['accuracy'])}"
             f"{_in_domain(overall, worst['set'])}"
         )
-        beside = _beside(controls, "accuracy", worst["set"])
-        if beside is not None and beside["n_controls"] > 0:
+        if worst.get("n_controls", 0) > 0:
             kind, of = ("MLP", "") if "MLP" in worst["set"] else ("head", " of its layer")
-            others = count(beside["n_controls"], f"other {kind}") + of
-            change = effect(beside["control_change"], "accuracy")
+            others = count(worst["n_controls"], f"other {kind}") + of
+            change = effect(worst["accuracy_control_change"], "accuracy")
             text += f". Ablating one of {others} changes it by {change} on average "
-            text += f"({p_value(beside['p_control'])} against these controls)"
+            text += f"({p_value(worst['accuracy_p_control'])} against these controls)"
         if not worst["accuracy_change_high"] < 0:  # nor where there is no interval
             text += ". The interval does not exclude zero, so this may be no effect at all"
         yield f"{text}. (Not corrected for selection.)" if len(singles) > 1 else f"{text}."
@@ -280,16 +276,6 @@ def _alone(
         )
 
 
-def _beside(controls: pd.DataFrame | None, metric: str, name: str = "") -> pd.Series | None:
-    """The out-of-domain row of a set and its controls; without a name, of the largest set."""
-    if controls is None:
-        return None
-    rows = controls[(controls["split"] == "ood") & (controls["subset"] == ALL)]
-    rows = rows[rows["metric"] == metric]
-    rows = rows[rows["set"] == name] if name else rows[rows["size"] > 1]
-    return None if rows.empty else rows.iloc[0]
-
-
 def _together(row: pd.Series, run: report.RunFolder) -> str:
     """What ablating all of them costs out of domain, against as many control components."""
     from mechcore.evaluation.p_values import FEW_CONTROLS
@@ -298,15 +284,17 @@ def _together(row: pd.Series, run: report.RunFolder) -> str:
     of_core = set(members) == set(run.core)
     what = "the whole core" if of_core else f"the {len(members)} components together"
     others = "components of these kinds" if "MLP" in row["set"] else "heads of each layer"
-    text = f"Without {what} the out-of-domain margin changes by {effect(row['change'], 'margin')}"
+    change = effect(row["margin_change_beside"], "margin")
+    text = f"Without {what} the out-of-domain margin changes by {change}"
     if row["n_controls"] == 0:
         return f"{text}; there are too few other {others} for a comparison."
-    mean, low, high = (effect(row[f"control_{end}"], "margin") for end in ("change", "low", "high"))
+    ends = (row[f"margin_control_{end}"] for end in ("change", "low", "high"))
+    mean, low, high = (effect(end, "margin") for end in ends)
     most = "95 %" if row["n_controls"] >= FEW_CONTROLS else "all"
     return (
         f"{text}, and without as many other {others} by {mean} on average ({most} of "
         f"{count(row['n_controls'], 'set')} between {low} and {high}, "
-        f"{p_value(row['p_control'])} against these controls; n = {whole(row['n'])})."
+        f"{p_value(row['margin_p_control'])} against these controls; n = {whole(row['n_beside'])})."
     )
 
 

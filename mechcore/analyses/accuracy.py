@@ -39,13 +39,11 @@ class Accuracy(Analysis):
     title = "Accuracy"
     label = "accuracies"
     always = True
-    shows = ("accuracy", "group_accuracy")
+    shows = ("accuracy",)
     needs = ("answers",)
     schemas = tables_in(
         "mechcore.steps.tables:ACCURACY",
-        "mechcore.steps.tables:GROUP_ACCURACY",
         "mechcore.steps.tables:SUBNETWORKS",
-        "mechcore.subnetworks.core:ACCURACY_SPREAD",
         "mechcore.steps.masks:MISSING_MASKS",
     )
 
@@ -69,14 +67,14 @@ class Accuracy(Analysis):
     def sections(cls, run: report.RunFolder) -> Iterator[report.Section]:
         """The accuracy section and the section on subnetworks."""
         yield from super().sections(run)
-        names = ("subnetworks", "missing_masks", "accuracy_spread")
+        names = ("subnetworks", "missing_masks")
         files = [f"{name}.csv" for name in names if run.table(name) is not None]
         yield report.Section("subnetworks", "Subnetworks", [*_subnetworks(run)], files)
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Accuracy and margin on every subset, and means over groups of subsets."""
-        accuracy, labels = run.filled("accuracy"), run.table("data")
+        accuracy, labels = run.accuracy, run.table("data")
         if accuracy is None:
             yield report.missing("the accuracy of the full model and subnetworks")
             return
@@ -107,7 +105,7 @@ class Accuracy(Analysis):
         yield _table(accuracy, "accuracy", f"Accuracy (%); {over}{beside}", majority)
         caption = f"Margin (nats): mean log-odds of the correct classes; {over}"
         yield _table(accuracy, "margin", caption, {})
-        if (groups := run.filled("group_accuracy")) is not None:
+        if (groups := run.group_accuracy) is not None:
             yield _groups(groups)
 
     @classmethod
@@ -120,7 +118,7 @@ class Accuracy(Analysis):
     @classmethod
     def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
         """Accuracy of the full model on each kind of test data."""
-        if (accuracy := run.table("accuracy")) is None:
+        if (accuracy := run.accuracy) is None:
             return
         full = accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
         for split, data in report.groups.data_sets(full):
@@ -156,13 +154,13 @@ def _table(
 
 def _groups(groups: pd.DataFrame) -> report.Table:
     """Means of the full model, and mean and range over the subnetworks of each sparsity."""
-    from mechcore.steps.tables import GROUP_ACCURACY
+    from mechcore.steps.tables import ACCURACY
 
     target_sparsities = sorted(groups["target_sparsity"].dropna().unique())
     rows = []
-    for group, part in groups.groupby("group", sort=False):
+    for group, part in groups.groupby("subset", sort=False):
         first = part.iloc[0]
-        cells = _cells(part, GROUP_ACCURACY["accuracy"], target_sparsities, mean=True)
+        cells = _cells(part, ACCURACY["accuracy"], target_sparsities, mean=True)
         rows.append([str(group), *cells, whole(first["n_subsets"]), _names(first["subsets"])])
     header = ["group", *_models(target_sparsities), "subsets", "which"]
     caption = "Accuracy macro-averaged over groups of subsets; for "
@@ -190,7 +188,7 @@ def _cells(
 
 
 def _names(subsets: str) -> str:
-    """Subsets as ``group_accuracy.csv`` joins them."""
+    """Subsets as ``accuracy.csv`` joins them."""
     return "all examples" if subsets == ALL else subsets.replace("; ", ", ")
 
 
@@ -217,15 +215,15 @@ def _subnetworks(run: report.RunFolder) -> Iterator[report.Block]:
 
 def _group_sentence(run: report.RunFolder) -> Iterator[str]:
     """The full model's mean accuracy over each group of subsets, with the group's members."""
-    if (table := run.filled("group_accuracy")) is None:
+    if (table := run.group_accuracy) is None:
         return
     full = table[table["subnetwork"] == FULL]
     means = [
-        f"{percent(row['accuracy'])} on {row['group']} ({report.groups.members(row)})"
+        f"{percent(row['accuracy'])} on {row['subset']} ({report.groups.members(row)})"
         for row in full[full["missing"] == ""].to_dict("records")
     ]
     without = [
-        f"{row['group']} (no example of {_names(row['missing'])})"
+        f"{row['subset']} (no example of {_names(row['missing'])})"
         for row in full[full["missing"] != ""].to_dict("records")
     ]
     text = f"Macro-averaged over subsets, the full model's accuracy is {listed(means)}."
@@ -235,7 +233,7 @@ def _group_sentence(run: report.RunFolder) -> Iterator[str]:
 
 def _subnetwork_sentences(run: report.RunFolder) -> Iterator[str]:
     """Accuracy of the subnetworks of each sparsity, and how much seeds differ."""
-    if (accuracy := run.filled("accuracy")) is None:
+    if (accuracy := run.accuracy) is None:
         return
     pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
     for target_sparsity, part in pruned.groupby("target_sparsity"):

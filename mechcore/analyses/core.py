@@ -36,7 +36,6 @@ class Core(Analysis):
     needs = ("masks",)
     schemas = tables_in(
         "mechcore.steps.tables:CORE",
-        "mechcore.steps.tables:CORE_SUMMARY",
         "mechcore.subnetworks.core:HEAD_FREQUENCY",
         "mechcore.subnetworks.core:HEAD_OVERLAP",
     )
@@ -56,9 +55,7 @@ class Core(Analysis):
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """The core against chance, its heads, and how many subnetworks keep each component."""
-        from mechcore.tables import Column
-
-        summary, core = run.filled("core_summary"), run.filled("core")
+        summary = run.filled(cls.kind)
         if summary is None:
             without = report.Paragraph(f"{run.no_core.capitalize()}.", note=True)
             what = "the comparison of subnetworks that gives the core"
@@ -66,14 +63,11 @@ class Core(Analysis):
             return
         yield from map(report.Paragraph, cls.headlines(run))
         yield from map(report.Paragraph, _agreement(summary.iloc[0]))
-        if core is not None:
-            categories = run.table("head_categories")
-            if categories is not None:
-                core = core.merge(categories[["component", "category"]], "left", "component")
-                core = core.fillna({"category": ""})
-            attends = Column("category", "text", header="attends to", optional=True)
-            columns: list[report.Shown] = ["component", "n_subnetworks", "rate_low", attends]
-            yield report.table_of(core, run.schemas["core"], "The core heads", columns)
+        categories = run.filled("head_categories")
+        if categories is not None and run.core:
+            attends = categories.set_index("component")["category"].reindex(run.core, fill_value="")
+            rows = [[*row] for row in attends.items()]
+            yield report.Table("The core heads", ["head", "attends to"], rows, frozenset({0, 1}))
         frequency, overlap = run.filled("head_frequency"), run.filled("head_overlap")
         if frequency is not None:
             yield report.Drawing(
@@ -98,7 +92,7 @@ class Core(Analysis):
     @classmethod
     def tiles(cls, run: report.RunFolder) -> Iterator[report.Tile]:
         """The size of the core, and the size expected by chance."""
-        if (summary := run.filled("core_summary")) is None:
+        if (summary := run.filled(cls.kind)) is None:
             return
         row = summary.iloc[0]
         note = f"of {count(row['n_heads'], 'head')}"
@@ -109,8 +103,7 @@ class Core(Analysis):
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """Size of the core against chance."""
-        summary, core = run.filled("core_summary"), run.filled("core")
-        if summary is None:
+        if (summary := run.filled(cls.kind)) is None:
             return
         row = summary.iloc[0]
         n, size = row["n_subnetworks"], row["core_size"]
@@ -135,10 +128,8 @@ class Core(Analysis):
             if size and row["p_value"] >= SIGNIFICANT:
                 text += " A core of this size is therefore no evidence that the "
                 text += "subnetworks share more heads than by chance."
-            if core is not None and "rate_low" in core:
-                text += (
-                    f" Each core head would be kept by at least {percent(core['rate_low'].iloc[0])}"
-                )
+            if size and "rate_low" in row:
+                text += f" Each core head would be kept by at least {percent(row['rate_low'])}"
                 text += " of further seeds (95 % lower bound, per head)."
         yield text
 

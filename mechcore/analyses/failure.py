@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.settings import setting
-from mechcore.steps.base import SHARED, Size, inputs_of, means_of
+from mechcore.steps.base import SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
@@ -105,7 +105,7 @@ class Failure(Ablating, Analysis):
 
         sets: dict[ComponentSet, str] = {}
         if "core" in work.job.needs:
-            heads = work.table("core", "core")["component"].tolist()
+            heads = core_of(work)
             sets |= {ComponentSet.of(heads): "core"} if len(heads) > 1 else {}
         if "ablation" in work.job.needs:
             table = work.table("ablation", "interactions")

@@ -45,9 +45,8 @@ class Paths(Ablating, Analysis):
     splits = TEST_SPLITS
     schemas = tables_in(
         "mechcore.ablation.paths.dependence:CORE_DEPENDENCE",
-        "mechcore.ablation.paths.verdict:CORE_VERDICT",
         "mechcore.ablation.paths.tables:PATHS",
-        "mechcore.ablation.paths.tables:PATH_INFORMATION",
+        "mechcore.steps.paths:CORE_READ",
     )
 
     senders: tuple[str, ...] = setting(
@@ -144,7 +143,7 @@ class Paths(Ablating, Analysis):
         inputs = inputs_of(work)
         senders = self._named(inputs.model) if self.senders else core_of(work)
         if not senders:
-            return work.empty_tables()
+            return {name: of for name, of in work.empty_tables().items() if name != "core"}
         roles = work.table(Roles.kind) if Roles.kind in work.job.needs else None
         sampled = inputs.sampled(TEST_SPLITS, self.max_examples, self.seed)
         needed = "swept" in work.job.needs
@@ -156,7 +155,10 @@ class Paths(Ablating, Analysis):
         half = half_of(swept["ood"].full, self.seed)[rows["ood"]] if "ood" in swept else None
         reused = swept if self._reuses(work.job) else {}
         known = {split: of.part(rows[split]) for split, of in reused.items()}
-        return path_tables(sampled, means_of(work, inputs), senders, self, roles, known, half)
+        tables = path_tables(sampled, means_of(work, inputs), senders, self, roles, known, half)
+        if (verdict := tables.pop("core_verdict", None)) is not None:
+            tables["core"] = work.table("core").assign(**verdict.iloc[0])
+        return tables
 
     def _named(self, model: Any) -> list[Component]:
         """The senders named that run before a receiver."""
@@ -168,7 +170,7 @@ class Paths(Ablating, Analysis):
         from mechcore.ablation.paths.dependence import largest_readers
 
         blocks = report.path_blocks
-        paths, dependence = run.table(cls.kind), run.table("core_dependence")
+        paths, dependence = run.table(blocks.PATHS.name), run.table("core_dependence")
         if paths is None or dependence is None:
             return
         if paths.empty:
@@ -184,11 +186,8 @@ class Paths(Ablating, Analysis):
         has_information = "information" in outside.index.get_level_values("metric")
         metric = "information"
         known = has_information or dependence.empty
-        if (
-            run.table(blocks.TABLES[metric]) is None
-            or not known
-            or blocks.cut_on(run, metric, "ood")[f"{metric}_change"].isna().all()
-        ):
+        column = f"{metric}_change"
+        if not known or column not in paths or blocks.cut_on(run, "ood")[column].isna().all():
             metric = "margin"
             yield report.Paragraph(_MARGIN_ALONE, note=True)
         readers = largest_readers(dependence)
@@ -208,10 +207,11 @@ class Paths(Ablating, Analysis):
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
         """The verdict, if any; with chosen senders or receivers, the largest change."""
-        table = run.filled("core_verdict")
+        table = run.filled("core")
         for row in [] if table is None else table.to_dict("records"):
-            claim = "The claim that components that generalise read the core is"
-            yield f"{claim} {row['verdict']}: {row['explanation']}."
+            if row.get("verdict"):
+                claim = "The claim that components that generalise read the core is"
+                yield f"{claim} {row['verdict']}: {row['explanation']}."
         dependence = run.filled("core_dependence")
         if dependence is not None and _asked(run).chosen:
             yield from _largest(dependence, _called(run))
@@ -255,7 +255,7 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
 
 def _sending(run: report.RunFolder) -> list[str]:
     """The heads of the core, or the named senders that run before a receiver."""
-    named, cut = {*_asked(run).senders}, run.tables[Paths.kind]
+    named, cut = {*_asked(run).senders}, run.tables[report.path_blocks.PATHS.name]
     if not named:
         return run.core
     to_answer = cut["receiver"] == ANSWER

@@ -49,18 +49,19 @@ class Roles(RoleSettings, Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.ablation import component_roles, confirm_roles
-        from mechcore.steps.answers import INFORMATION_OOD_MEAN, ablations_in
+        from mechcore.ablation.effects.change_states import INJECTED
+        from mechcore.steps.answers import ablations_in
         from mechcore.steps.config import TEST_SPLITS
 
-        table = work.table("sweep", "information")
+        table = work.table("sweep")
         table = table[table["subset"] == ALL]
+        own = table[table["fill"] == OOD_MEAN]
+        table = table.drop(own.index).drop(columns=INJECTED.name, errors="ignore")
         inside, outside = (table[table["split"] == split] for split in TEST_SPLITS)
-        own, answers = None, ablations_in(work.needed("swept"), self.names)
+        answers = ablations_in(work.needed("swept"), self.names)
         if OOD_MEAN in work.job.needs:
-            own = work.table("sweep", INFORMATION_OOD_MEAN.name)
-            own = own[own["subset"] == ALL]
             answers[OOD_MEAN] = ablations_in(work.needed(OOD_MEAN), self.names)["ood"]
-        roles = component_roles(inside, outside, self, ood_mean=own)
+        roles = component_roles(inside, outside, self, ood_mean=None if own.empty else own)
         return {self.kind: confirm_roles(roles, answers, self, seed=self.seed)}
 
     @classmethod

@@ -52,7 +52,7 @@ class Search(Ablating, Analysis):
         "mechcore.ablation.joint.search:SUPERADDITIVE",
         "mechcore.ablation.joint.search:SCREENING",
         "mechcore.ablation.joint.decisions:DECISIONS",
-        "mechcore.ablation.effects.stability:SEARCH_STABILITY",
+        "mechcore.ablation.effects.stability:STABILITY",
     )
 
     split: Literal["id", "ood"] = setting("ood", "Test split to search on.", "--search-on")

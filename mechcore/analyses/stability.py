@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mechcore import report
 from mechcore.analyses.base import Analysis, Planning, tables_in
-from mechcore.study.step import Job
+from mechcore.steps.base import MainStep
+from mechcore.study.step import Job, Work
 from mechcore.wording import count, number, split_name, whole
 
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Rankings(MainStep):
+    """The tables ``stability`` of all analyses that rank components or sets, in one."""
+
+    kind = "rankings"
+    label = "stability"
+    needs = ("sweep",)
+    beside = ("ablation", "search")
+    schemas = tables_in("mechcore.ablation.effects.stability:STABILITY")
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        from mechcore.steps.answers import joined
+
+        tables = [work.table(n, "stability").assign(ranked_by=n) for n in work.job.needs]
+        out_first = [t.sort_values("split", ascending=False, kind="stable") for t in tables]
+        work.write_tables({"stability": joined(out_first)})
 
 
 @dataclass(frozen=True)
@@ -25,16 +45,14 @@ class Stability(Analysis):
     needs = ("sweep",)
     schemas = tables_in(
         "mechcore.ablation.effects.stability:STABILITY",
-        "mechcore.ablation.effects.stability:INTERACTION_STABILITY",
-        "mechcore.ablation.effects.stability:SEARCH_STABILITY",
         "mechcore.subnetworks.halves:HALF_CORES",
         "mechcore.subnetworks.halves:HALF_OVERLAP",
         "mechcore.steps.masks:MISSING_HALF_MASKS",
     )
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
-        """The sweep's job; other analyses contribute further tables if they run."""
-        yield self.kind, plan.known["sweep"]
+        """The job that joins rankings; other analyses contribute further tables if they run."""
+        yield self.kind, plan.job(Rankings())
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
@@ -51,7 +69,7 @@ class Stability(Analysis):
 
         table, cores = run.filled(cls.kind), run.filled("half_cores")
         if table is not None:
-            by_margin = table[table["metric"] == "margin"]
+            by_margin = table[(table["metric"] == "margin") & (table["size"] == 1)]
             for split, data in report.groups.data_sets(by_margin):
                 row = report.groups.of_data(by_margin, split, data).iloc[0]
                 text = (
@@ -79,23 +97,14 @@ class Stability(Analysis):
 
 
 def _rankings(run: report.RunFolder) -> Iterator[report.Block]:
-    import pandas as pd
-
     from mechcore.ablation.effects.stability import STABILITY
     from mechcore.tables import Column
 
-    # Out of domain comes first.
-    parts = [
-        table.assign(ranked=[*map(what, table["size"], table["n_ranked"])]).sort_values(
-            "split", ascending=False, kind="stable"
-        )
-        for name, what in _RANKED.items()
-        if (table := run.filled(name)) is not None
-    ]
-    if not parts:
+    if (table := run.filled(Stability.kind)) is None:
         return
     yield report.Paragraph(_HOW)
-    table = report.groups.placed(pd.concat(parts, ignore_index=True))
+    table = table.assign(ranked=[_ranked(row) for _, row in table.iterrows()])
+    table = report.groups.placed(table)
     ranked = Column("ranked", "text", "what is ranked")
     shown: list[report.Shown] = [ranked, report.groups.PLACED, "metric", "halves_rho"]
     shown += ["predicted_rho", "top", "halves_jaccard", "jaccard_by_chance", "largest"]
@@ -104,9 +113,13 @@ def _rankings(run: report.RunFolder) -> Iterator[report.Block]:
         yield report.Paragraph(_NOT_ASKED, note=True)
 
 
-def _sets(size: float, n: float) -> str:
+def _ranked(row: pd.Series) -> str:
+    size, n = row["size"], row["n_ranked"]
+    if size == 1:
+        return count(n, "component")
     one = {2: "pair", 3: "triple"}.get(int(size), f"set of {whole(size)}")
-    return count(n, one, one.replace("set", "sets") if size > 3 else None)
+    which = "that the search found" if row.get("ranked_by") == "search" else "of the core"
+    return f"{count(n, one, one.replace('set', 'sets') if size > 3 else None)} {which}"
 
 
 def _cores(run: report.RunFolder) -> Iterator[report.Block]:
@@ -129,11 +142,6 @@ def _cores(run: report.RunFolder) -> Iterator[report.Block]:
         yield report.table_of(missing, schema, _MISSING, ["data", "subnetwork", "reason"])
 
 
-_RANKED: dict[str, Callable[[float, float], str]] = {
-    Stability.kind: lambda _, n: count(n, "component"),
-    "interaction_stability": lambda size, n: f"{_sets(size, n)} of the core",
-    "search_stability": lambda size, n: f"{_sets(size, n)} that the search found",
-}
 _HOW = (
     "Two random halves share no example, so their rankings agree as well as those of two "
     "data sets of half the size; the Spearman\u2013Brown formula predicts the agreement of two "

@@ -106,13 +106,11 @@ class Sweep(Analysis):
     kind = "sweep"
     title = "Every component alone"
     label = "changes, one by one"
-    shows = ("sweep", "information", "information_ood_mean")
+    shows = ("sweep",)
     needs = ("means",)
     schemas = tables_in(
         "mechcore.steps.answers:SWEEP",
-        "mechcore.ablation.effects.information:INFORMATION",
         "mechcore.ablation.effects.stability:STABILITY",
-        "mechcore.steps.answers:INFORMATION_OOD_MEAN",
     )
 
     components: Kind = setting("all", "Components to ablate one by one.")
@@ -140,48 +138,38 @@ class Sweep(Analysis):
         """See `Analysis.compute`."""
         import pandas as pd
 
-        from mechcore.ablation import ablation_table
+        from mechcore.ablation import ablation_table, information_table
         from mechcore.ablation.effects.change_states import INJECTED
+        from mechcore.ablation.effects.information import beside_changes
         from mechcore.ablation.effects.stability import change_stability
-        from mechcore.steps.answers import (
-            INFORMATION_OOD_MEAN,
-            INJECTED_FILE,
-            ablations_in,
-            joined,
-            known_groups,
-        )
+        from mechcore.steps.answers import INJECTED_FILE, ablations_in, joined, known_groups
 
-        swept, options = ablations_in(work.needed("swept"), self.names), self._statistics
-        tables = {
-            "sweep": joined([ablation_table(of, **options) for of in swept.values()]),
-            "information": joined([self._information(of) for of in swept.values()]),
-            "stability": joined([change_stability(of, **options) for of in swept.values()]),
-        }
+        statistics: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
+
+        def changes(of: Ablations, fill: str) -> pd.DataFrame:
+            information = information_table(of, known_groups(of, self.groups), **statistics)
+            table = beside_changes(information, ablation_table(of, **statistics).assign(fill=fill))
+            return table.assign(fill=fill)  # of groups, too
+
+        swept, job = ablations_in(work.needed("swept"), self.names), work.job.needs["swept"]
+        assert isinstance(job.step, Swept)
+        parts = [changes(of, job.step.fill) for of in swept.values()]
+        stability = joined([change_stability(of, **statistics) for of in swept.values()])
         if OOD_MEAN in work.job.needs:
             again = ablations_in(work.needed(OOD_MEAN), self.names)["ood"]
-            own = self._information(again)
+            own = changes(again, OOD_MEAN)
             injected = pd.read_parquet(work.needed(OOD_MEAN) / INJECTED_FILE)
             groups = again.full.groups(known_groups(again, self.groups))
             means = {subset: injected[members].mean() for subset, members in groups}
             places = zip(own["set"], own["subset"], strict=True)
             own[INJECTED.name] = [means[subset][name] for name, subset in places]
-            tables[INFORMATION_OOD_MEAN.name] = own
-        return tables
-
-    @property
-    def _statistics(self) -> dict[str, Any]:
-        return {"n_resamples": self.n_resamples, "seed": self.seed}
-
-    def _information(self, of: Ablations) -> pd.DataFrame:
-        from mechcore.ablation import information_table
-        from mechcore.steps.answers import known_groups
-
-        return information_table(of, known_groups(of, self.groups), **self._statistics)
+            parts.append(own)
+        return {"sweep": joined(parts), "stability": stability}
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Changes without each component, drawn by layer and head, and in a table."""
-        if (sweep := run.filled("sweep")) is None:
+        if (sweep := run.swept) is None:
             return
         overall = sweep[sweep["subset"] == ALL]
         n = overall["set"].nunique()

@@ -1,12 +1,6 @@
-"""Fitting one rung: the same examples, the same loss and the same guard for all of them.
-
-The loss is the cross-entropy of the correct classes on the repair examples, labels weighed alike,
-plus the guard, KL from the full model on in-domain texts, plus a rung's own penalty. Everything
-else that could be tuned (penalty, learning rate, number of steps, components to remove) is chosen
-inside the repair examples, by the loss and the guard on folds of them: whole subsets where there
-are enough, so that a choice is one that carries over to other kinds. To change nothing is always
-among the choices. Rungs that leave the layers below the last as they are share what these compute.
-"""
+"""Fits rungs: cross-entropy on repair examples, labels weighed alike, plus KL on a guard of
+in-domain texts, plus a rung's penalty. All else is chosen on folds of the repair examples, whole
+subsets where there are enough; to change nothing is always among the choices."""
 
 from __future__ import annotations
 
@@ -33,17 +27,10 @@ CANDIDATES, MOST_REMOVED = 8, 4
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What a repair learns from.
+    """What a repair learns from: repair examples, and in-domain texts as the guard.
 
-    Attributes:
-        data: repair examples, encoded.
-        correct: which classes are correct for each.
-        label: number of each one's label.
-        subset: number of each one's subset.
-        guard: in-domain texts.
-        told: the full model's logits of these.
-        states: what the last layer of the full model reads of the repair examples.
-        guard_states: the same of the guard.
+    ``label`` and ``subset`` are numbers, ``told`` is the full model's logits of the guard, and the
+    states are what its last layer reads.
     """
 
     data: EncodedExamples
@@ -70,21 +57,14 @@ class Examples:
 
 @dataclass(frozen=True)
 class Settings:
-    """How rungs are fitted.
-
-    Attributes:
-        steps: of training, at most.
-        batch_size: repair examples in a step, with half as many guard texts, of similar length.
-        guard: weight of the guard.
-        seed: of all that is random.
-        diagnose: whether gates are also trained to the end, on true and on permuted labels.
-    """
+    """How rungs are fitted: most steps of training, repair examples in each, weight of the guard."""
 
     steps: int = 60
     batch_size: int = 16
     guard: float = 1.0
     seed: int = 0
     diagnose: bool = True
+    """Whether gates are also trained to the end, on true and on permuted labels."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +82,9 @@ class Choice:
 
 @dataclass(eq=False)
 class Fit:
-    """A fitted rung: its weights, what was chosen, and what was fitted.
+    """A fitted rung: weights for the model's own, what was chosen, and the numbers behind them.
 
-    Attributes:
-        weights: that take the place of the model's own.
-        choice: what was chosen.
-        body: the rung whose weights below the last layer they have; "" for the model's own.
-        fitted: the numbers behind the weights.
+    ``body`` is the rung whose weights below the last layer they have; "" for the model's own.
     """
 
     weights: Weights
@@ -157,7 +133,6 @@ class Fitting:
         return self._done[name]
 
     def _chosen(self, rung: Rung, examples: Examples, base: Fit) -> Fit:
-        """By folds: the penalty, the learning rate and the number of steps; then on all."""
         losses = self._losses(rung, examples, self._folds())
         rate, penalty, steps = best = min(losses, key=lambda key: losses[key])
         fitted = (
@@ -177,7 +152,6 @@ class Fitting:
         return Fit({**rung.base, **weights}, choice, body, fitted)
 
     def _folds(self, *, by_subset: bool = True) -> Int[np.ndarray, " example"]:
-        """Folds of the repair examples to choose by: whole subsets where there are enough."""
         label, seed = self.examples.label, self.settings.seed
         whole = subset_folds(self.examples.subset, label, FOLDS, seed) if by_subset else None
         return folds_of(label, seed, n_folds=FOLDS) if whole is None else whole
@@ -202,7 +176,7 @@ class Fitting:
     def trained(
         self, rung: Rung, examples: Examples, rate: float, penalty: float, last: int | None = None
     ) -> dict[int, Fitted]:
-        """The numbers by the number of steps that they were trained for."""
+        """The numbers by how many steps they were trained for."""
         if rung.on_features:
             return {1: self._solved(rung, examples, penalty)}
         steps = self.settings.steps if last is None else last
@@ -246,8 +220,6 @@ class Fitting:
         optimiser.step(closure)
         return {n: v.detach() for n, v in fitted.items()}
 
-    # -- the loss -------------------------------------------------------------------------------
-
     def _loss_of_head(self, weights: Weights, examples: Examples) -> Tensor:
         """The loss where the last layer alone has other weights."""
         known = (examples.states, examples.guard_states)
@@ -256,14 +228,12 @@ class Fitting:
     def _loss(
         self, weights: Weights, examples: Examples, rows: Sequence[int], texts: Sequence[int]
     ) -> Tensor:
-        """The loss on some repair examples and some texts of the guard."""
         repair = self.model.logits(examples.data.rows(rows), weights)
         guard = self.model.logits(examples.guard.rows(texts), weights)
         return self._objective([repair, guard], examples, rows, texts)
 
     @torch.no_grad()
     def _loss_of(self, rung: Rung, fitted: Mapping[str, Tensor], examples: Examples) -> float:
-        """The loss on all of some examples, with the guard."""
         weights = {**rung.base, **rung.weights(fitted)}
         if rung.on_features:
             return float(self._loss_of_head(weights, examples))
@@ -271,7 +241,6 @@ class Fitting:
         return float(self._objective(both, examples))
 
     def _states(self, weights: Weights) -> list[Tensor]:
-        """What the last layer reads of the repair examples and of the guard."""
         return [self.model.states(d, weights) for d in (self.examples.data, self.examples.guard)]
 
     def _objective(
@@ -281,7 +250,6 @@ class Fitting:
         rows: Any = slice(None),
         texts: Any = slice(None),
     ) -> Tensor:
-        """Of the logits of both: balanced cross-entropy, and the guard."""
         repair, guard = logits
         wanted = examples.told[texts].log_softmax(-1)
         kl = (wanted.exp() * (wanted - guard.log_softmax(-1))).sum(-1)
@@ -336,7 +304,6 @@ class Fitting:
 
 
 def _cross_entropy(logits: Tensor, examples: Examples, rows: Any) -> Tensor:
-    """Of the correct classes, labels of all the examples weighed alike."""
     label = examples.label
     counts = np.bincount(label)[label] * len(np.unique(label))
     weight = torch.as_tensor(len(label) / counts, dtype=logits.dtype)[rows].to(logits.device)

@@ -1,10 +1,6 @@
 """The ladder: every rung, fitted to the same examples and held out by kind, over draws and folds.
 
-In each run some subsets are held out whole. Of the others some examples are drawn for the repair;
-what is left of them are unseen examples of repaired kinds. No example, cluster or first text of a
-repair set is among those that figures are of. All choices are made inside the repair set
-(`mechcore.repair.fitting`).
-"""
+No example, cluster or first text of a repair set is among those that figures are of."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ class Labelled:
 
     @property
     def label(self) -> Int[np.ndarray, " example"]:
-        """Number of the label of every example."""
+        """Number of every example's label."""
         return np.unique(self.correct.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
 
     @property
@@ -81,7 +77,7 @@ class Outcome:
     permuted: np.ndarray | None = None
 
     def save(self, partial: Partial) -> None:
-        """Keep it for work that is interrupted and goes on."""
+        """Save it, to resume from."""
         arrays = {f"{name}/{p}": a for name, of in self.logits.items() for p, a in of.items()}
         more = {"gates": self.gates, "permuted": self.permuted}
         arrays |= {name: array for name, array in more.items() if array is not None}
@@ -102,15 +98,9 @@ class Outcome:
 def runs_of(
     outside: Labelled, sizes: Sequence[int], draws: int, folds: int, seed: int, inside: int
 ) -> list[Run]:
-    """The runs: for each size and draw, one for each fold of subsets.
+    """For each size and draw of repair examples, one run for each fold of held-out subsets.
 
-    Args:
-        outside: the out-of-domain examples.
-        sizes: numbers of repair examples.
-        draws: of repair examples, each with its own folds.
-        folds: of subsets; one where they are too few to be held out.
-        seed: of all draws.
-        inside: how many in-domain examples there are.
+    There is one fold where subsets are too few; ``inside`` is the number of in-domain examples.
 
     Raises:
         InputError: there are not as many examples to draw, or none is left to test on.
@@ -161,15 +151,7 @@ def _at_most(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 class Ladder:
-    """Rungs fitted to examples that are drawn from a task's, and asked about others.
-
-    Args:
-        model: to be repaired.
-        outside: the out-of-domain examples.
-        inside: the in-domain examples.
-        guard: in-domain training texts.
-        settings: how rungs are fitted.
-    """
+    """Rungs fitted to out-of-domain examples, with in-domain training texts as the guard."""
 
     def __init__(
         self,

@@ -1,9 +1,6 @@
-"""A classifier whose weights are arguments, so that a repair is a change of some of them.
+"""A Hugging Face classifier whose weights are arguments, so that a repair is a change of some.
 
-The model is Hugging Face's own, run with other weights in the place of its own. A gate m of a head
-or an MLP, ``mean + m * (x - mean)`` for its output x, is folded into the output projection and its
-bias: exactly, and differentiably in m. So what is fitted is what is exported.
-"""
+Gates are folded into output projections, exactly and differentiably: what is fitted is exported."""
 
 from __future__ import annotations
 
@@ -31,14 +28,7 @@ Weights: TypeAlias = Mapping[str, Tensor]
 
 
 class RepairableModel:
-    """A classifier of Hugging Face that runs with changed weights.
-
-    Args:
-        model: the classifier as mechcore loaded it.
-        source: its checkpoint.
-        tokenizer: its tokenizer.
-        means: mean activations, for gates; None where none is asked for.
-        revision: branch, tag or commit of a hub id.
+    """A classifier of Hugging Face that runs with changed weights; only gates need ``means``.
 
     Raises:
         InputError: it is no classifier, its head is none that can be fitted, or gates are asked for

@@ -1,12 +1,7 @@
-"""What the ladder shows: accuracies, gains with intervals, and the rung to take, by a written rule.
+"""What the ladder shows: accuracies, gains in balanced accuracy, and the rung to take.
 
-A gain is a difference of balanced accuracies on the same examples, averaged over runs. Its standard
-error joins that over examples (or their clusters), whose answers are averaged over the runs they
-are in, and, from three runs on, that over runs; the interval is Student's. A gain is *shown* if its
-p, adjusted over the rungs (Holm), is under `SIGNIFICANT` and it has the least size of interest.
-
-The rule (`recommended`): the cheapest rung whose gain over the unchanged model on unseen examples
-of the repaired kinds is shown, and which is not shown to lose as much in domain.
+A gain is *shown* if its p, adjusted over the rungs (Holm), is under `SIGNIFICANT` and it has the
+least size of interest. Its standard error joins that over examples and, from three runs on, runs.
 """
 
 from __future__ import annotations
@@ -117,17 +112,10 @@ def repair_table(
     *,
     least: float = 0.01,
 ) -> pd.DataFrame:
-    """Accuracies and gains of all rungs.
+    """Accuracies and gains of all rungs, the columns of `REPAIR`.
 
-    Args:
-        runs: see `mechcore.repair.ladder.Ladder.outcomes`.
-        outside: the out-of-domain examples.
-        inside: the in-domain examples.
-        labels: name of every example's label, ``"ood"`` and ``"id"``.
-        least: the least gain of interest, a share.
-
-    Returns:
-        The columns of `REPAIR`.
+    ``labels`` are names of every example's label, ``"ood"`` and ``"id"``; ``least`` is the least
+    gain of interest, a share.
     """
     tables = []
     for n in dict.fromkeys(outcome.run.n_examples for outcome in runs):
@@ -242,13 +230,7 @@ def choices_table(runs: Sequence[Outcome]) -> pd.DataFrame:
 
 
 def gates_table(runs: Sequence[Outcome], components: Sequence[Any], index: Any) -> pd.DataFrame:
-    """The columns of `REPAIR_GATES`, those farthest from 1 first.
-
-    Args:
-        runs: the outcomes, of the largest number of repair examples.
-        components: all components.
-        index: of a component in a matrix of gates.
-    """
+    """The columns of `REPAIR_GATES`, those farthest from 1 first; ``index`` is in their matrix."""
     known = [(o.gates, o.permuted) for o in runs if o.gates is not None and o.permuted is not None]
     rows = []
     for component in components if known else ():
@@ -263,10 +245,9 @@ def gates_table(runs: Sequence[Outcome], components: Sequence[Any], index: Any) 
 
 
 def recommended(table: pd.DataFrame) -> str:
-    """The rung to take, by the rule of this module; empty if none is.
+    """The cheapest rung shown to gain on repaired kinds and not shown to lose in domain, or "".
 
-    Args:
-        table: `repair_table`, of one number of repair examples.
+    ``table`` is a `repair_table` of one number of repair examples.
     """
     whole = table[table["label"] == ALL].set_index(["place", "rung"])["shown"]
     for rung in table["rung"].unique():

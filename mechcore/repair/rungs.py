@@ -1,13 +1,6 @@
-"""The rungs of the ladder of repairs, by name, cheapest first.
+"""The rungs of the ladder of repairs: which numbers each fits, and how they become weights.
 
-A rung says which numbers it fits and how they become weights; how they are fitted, to the same
-examples and with the same guard, is the work of `mechcore.repair.fitting`. A package adds one as an
-entry point in the group ``mechcore.repairs``:
-
-    @RUNGS.register("norms")
-    class Norms(Rung):
-        ...
-"""
+A package adds one as an entry point in the group ``mechcore.repairs``, or by `RUNGS.register`."""
 
 from __future__ import annotations
 
@@ -35,19 +28,14 @@ RANK = 4
 class Rung:
     """A way to repair a model.
 
-    Args:
-        name: of the rung.
-        model: to be repaired.
-        base: weights that are in the place of its own already.
-        kinds: which classes are correct for each label of the out-of-domain data.
-        seed: of all that is random.
+    ``base`` are weights already in the place of the model's own, ``kinds`` the classes that are
+    correct for each label of the out-of-domain data.
 
     Attributes:
         on_features: whether it changes the last layer alone, and is fitted to what that reads.
         gated: whether it needs gates, and with these mean activations.
         after: the rung whose weights it starts from.
-        rates: learning rates to choose from, where it is trained step by step.
-        penalties: weights of the penalty to choose from.
+        rates, penalties: learning rates, and weights of the penalty, to choose from.
     """
 
     on_features: ClassVar[bool] = False
@@ -67,12 +55,7 @@ class Rung:
         self.name, self.model, self.base, self.kinds, self.seed = name, model, base, kinds, seed
 
     def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
-        """Look at the repair examples before the start.
-
-        Args:
-            states: what the last layer reads of these and of the guard, [example, d].
-            slopes: makes the slopes of their loss in every gate, [layer, component].
-        """
+        """Look at what the last layer reads, and slopes of the loss in gates, before the start."""
 
     def start(self) -> Fitted:
         """The numbers that are fitted, as they are before: those of the unchanged model."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mechcore.ablation.effects.changes import ABLATION, ABLATION_CONTROLS, SET
+from mechcore.ablation.effects.changes import ABLATION, CONTROL_COLUMNS, CONTROLLED, METRIC, SET
 from mechcore.ablation.joint.exact import DIVIDENDS, INTERACTIONS, SHAPLEY, directions
 from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
@@ -56,22 +56,29 @@ def share_tables(run: RunFolder) -> Iterator[Table]:
             yield table_of(rows, schema, caption, shown, folded=len(rows) > 40)
 
 
-def control_table(controls: pd.DataFrame, what: str) -> Table:
-    """Ablated sets and their controls, each row in the unit of its metric."""
-    rows = placed(controls[controls["subset"] == ALL])
-    metrics, ends = rows["metric"], (rows[f"control_{name}"] for name in ("change", "low", "high"))
+def control_table(ablation: pd.DataFrame, what: str) -> Iterator[Table]:
+    """Ablated sets and their controls, each row in the unit of its metric, if there are any."""
+    if "n_controls" not in ablation or ablation["n_controls"].isna().all():
+        return
+    overall = placed(ablation[(ablation["subset"] == ALL) & ablation["n_controls"].notna()])
     caption = (
         f"{what}s, alone and together, against controls: as many other heads per layer, and as "
         f"many MLPs; in brackets the range of 95 % of controls (of all if fewer than "
         f"{FEW_CONTROLS}); p: of a change as large among controls (points for accuracy, nats for "
         "the margin; n examples)"
     )
-    shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
-    own, beside = zip(rows["change"], metrics, strict=True), zip(*ends, metrics, strict=True)
-    shown.append(("change", [effect(*row, unit=False) for row in own]))
-    shown.append(("change without controls", [with_interval(*row) for row in beside]))
-    shown += [ABLATION_CONTROLS["n_controls"].called("controls"), "p_control"]
-    return table_of(rows, ABLATION_CONTROLS, caption, shown)
+    parts = []
+    for metric in ("accuracy", "margin"):
+        own = (effect(change, metric, unit=False) for change in overall[f"{metric}_change_beside"])
+        ends = (overall[f"{metric}_control_{end}"] for end in ("change", "low", "high"))
+        beside = (with_interval(*row, metric) for row in zip(*ends, strict=True))
+        p = overall[f"{metric}_p_control"]
+        parts.append(overall.assign(metric=metric, own=[*own], beside=[*beside], p_control=p))
+    rows = pd.concat(parts).sort_index(kind="stable")
+    shown: list[Shown] = [SET.called("set"), PLACED, CONTROLLED["n_beside"].called("n"), METRIC]
+    shown += [("change", [*rows["own"]]), ("change without controls", [*rows["beside"]])]
+    shown += [CONTROLLED["n_controls"].called("controls"), CONTROL_COLUMNS[-1]]
+    yield table_of(rows, CONTROLLED, caption, shown)
 
 
 def ablation_table(ablation: pd.DataFrame, caption: str, *, folded: bool) -> Table:

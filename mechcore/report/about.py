@@ -44,8 +44,9 @@ ByComponent: TypeAlias = Mapping[str, Sequence[Block]]
 
 def components_of(run: RunFolder) -> list[str]:
     """Every component that a table has a row for, by layer, MLPs after heads."""
-    tables = map(run.table, (COMPONENT_ROLES.name, "head_frequency", "head_categories", "core"))
+    tables = map(run.table, (COMPONENT_ROLES.name, "head_frequency", "head_categories"))
     names = {name for table in tables if table is not None for name in table["component"]}
+    names |= {*run.core}
     names |= set() if run.singles is None else set(run.singles["set"])
     names |= {example.component for example in run.attention_examples}
     return [str(c) for c in sorted(Component.parse(n) for n in names if NAME.fullmatch(n))]

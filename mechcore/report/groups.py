@@ -114,9 +114,9 @@ def most_frequent(
 
 def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
     """A sentence on the subsets that each of these groups averages; empty if unknown."""
-    if (table := run.table("group_accuracy")) is None:
+    if (table := run.group_accuracy) is None:
         return ""
-    rows = {row["group"]: row for _, row in table[table["subnetwork"] == FULL].iterrows()}
+    rows = {row["subset"]: row for _, row in table[table["subnetwork"] == FULL].iterrows()}
     parts = [f"{group}: {members(rows[group])}" for group in groups if group in rows]
     if parts and MIXED in groups and MIXED not in rows:
         parts.append(f"{MIXED}: all subsets, in-domain and out-of-domain")
@@ -125,7 +125,7 @@ def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
 
 
 def members(row: Any) -> str:
-    """The subsets that the group in a row of ``group_accuracy.csv`` averages."""
+    """The subsets that the group in a row of ``accuracy.csv`` averages."""
     if row["subsets"] == ALL:
         return "all examples"
     names = row["subsets"].split("; ")
@@ -144,7 +144,7 @@ def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
     """Notes on data, or subsets, with one label, where a change may only be a moved threshold.
 
     Args:
-        run: says which data have one label, in ``information`` or, without a sweep, in ``data``.
+        run: says which data have one label, in ``sweep`` or else in ``data``.
         table: the changes.
     """
     known = _of_one_label(run)
@@ -159,9 +159,9 @@ def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
 
 def _of_one_label(run: RunFolder) -> pd.DataFrame:
     """Split, data and subset of everything with one label."""
-    information = run.filled("information")
-    if information is not None:
-        return information[information["reason"] == ONE_LABEL]
+    sweep = run.filled("sweep")
+    if sweep is not None and "reason" in sweep:
+        return sweep[sweep["reason"] == ONE_LABEL]
     if (labels := run.table("data")) is None:
         return pd.DataFrame(columns=["split", "data", "subset"])
     labels = labels[labels["label"] != ""]

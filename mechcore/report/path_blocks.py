@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from mechcore.tables import Column
 
 
-def cut_on(run: RunFolder, metric: str, split: str) -> pd.DataFrame:
+def cut_on(run: RunFolder, split: str) -> pd.DataFrame:
     """Changes over all examples of a split from cutting single paths."""
-    table = run.tables[TABLES[metric]]
+    table = run.tables[PATHS.name]
     return table[(table["subset"] == ALL) & (table["split"] == split)]
 
 
@@ -49,7 +49,7 @@ def graph_of(
     core = who == "the core"
     one = "in the core" if core else "a sender"
     noun = ("head of the core", "heads of the core") if core else ("sender",)
-    cut, change = cut_on(run, metric, "ood"), f"{metric}_change"
+    cut, change = cut_on(run, "ood"), f"{metric}_change"
     direct = {row["senders"]: row for row in cut[cut["receiver"] == ANSWER].to_dict("records")}
     without = {(row["receiver"], row["split"]): row for row in blind.to_dict("records")}
     nodes = []
@@ -146,8 +146,8 @@ def kinds_note(outside: pd.DataFrame, readers: Sequence[str], who: str) -> Parag
 
 def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
     """Direct effects on the answer, or all other paths, largest first."""
-    change, schema = f"{metric}_change", run.schemas[TABLES[metric]]
-    cut = {split: cut_on(run, metric, split).set_index("set") for split in OUT_FIRST}
+    change = f"{metric}_change"
+    cut = {split: cut_on(run, split).set_index("set") for split in OUT_FIRST}
     outside = cut["ood"]
     alone = (outside["receiver"] == ANSWER) & ~outside["senders"].str.contains("+", regex=False)
     outside = outside[alone == direct]
@@ -155,14 +155,13 @@ def cut_table(run: RunFolder, metric: str, *, direct: bool) -> Table:
     ends = {"senders": "component"} if direct else {n: n for n in ("senders", "receiver", "input")}
     columns: list[Shown] = [(ends[n], [*outside.loc[order, n]]) for n in ends]
     for split, table in cut.items():
-        shown = schema[change].called(f"{metric} {PLACES[split]}")
+        shown = PATHS[change].called(f"{metric} {PLACES[split]}")
         columns.append((shown.heading, shown.texts(table.loc[order])))
     which = "a component to the answer" if direct else "the senders to a receiver"
     caption = f"Change from cutting the path from {which}: all {len(order)}"
-    return table_of(outside, schema, caption, columns, folded=direct)
+    return table_of(outside, PATHS, caption, columns, folded=direct)
 
 
-TABLES = {"information": "path_information", "margin": PATHS.name}
 _KINDS = (
     ((True, False), "only information"),
     ((False, True), "only the threshold"),

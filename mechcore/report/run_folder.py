@@ -14,6 +14,7 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from mechcore.ablation.effects.changes import ABLATION
+from mechcore.ablation.settings import OOD_MEAN
 from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE, AttentionExample
 from mechcore.errors import InputError
 from mechcore.report.kinds import schemas_of
@@ -66,7 +67,7 @@ class RunFolder:
     def core(self) -> list[str]:
         """Names of the core heads; empty if there are none or the step was not run."""
         core = self.table("core")
-        return [] if core is None else core["component"].tolist()
+        return [] if core is None else " ".join(core["heads"]).split()
 
     @property
     def no_masks(self) -> bool:
@@ -87,9 +88,34 @@ class RunFolder:
         return overlap is not None and bool(overlap["p_value"].isna().all())
 
     @property
+    def accuracy(self) -> pd.DataFrame | None:
+        """The rows of ``accuracy`` for subsets; None as for `filled`."""
+        return self._accuracy(of_groups=False)
+
+    @property
+    def group_accuracy(self) -> pd.DataFrame | None:
+        """The rows of ``accuracy`` for groups of subsets; None as for `filled`."""
+        return self._accuracy(of_groups=True)
+
+    def _accuracy(self, *, of_groups: bool) -> pd.DataFrame | None:
+        table = self.filled("accuracy")
+        if table is None or "n_subsets" not in table:
+            return None if of_groups else table
+        part = table[table["n_subsets"].notna() == of_groups]
+        return None if part.empty else part
+
+    @property
+    def swept(self) -> pd.DataFrame | None:
+        """The rows of ``sweep`` for subsets, with the study's fill; None as for `filled`."""
+        table = self.filled("sweep")
+        if table is not None and "fill" in table:
+            table = table[(table["fill"] != OOD_MEAN) & table["accuracy"].notna()]
+        return table
+
+    @property
     def singles(self) -> pd.DataFrame | None:
         """Ablations of single components by name, from ``ablation`` and ``sweep``."""
-        ablations = [self.table(name) for name in (ABLATION.name, "sweep")]
+        ablations = (self.table(ABLATION.name), self.swept)
         tables = [table[table["kind"] == SINGLE] for table in ablations if table is not None]
         if not tables:
             return None

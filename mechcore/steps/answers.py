@@ -17,7 +17,7 @@ from mechcore import progress
 from mechcore.ablation import Ablations, ComponentSet
 from mechcore.ablation.effects.change_states import INJECTED
 from mechcore.ablation.effects.changes import ABLATION
-from mechcore.ablation.effects.information import INFORMATION
+from mechcore.ablation.effects.information import with_information
 from mechcore.ablation.paths import Readers
 from mechcore.ablation.settings import OOD_MEAN
 from mechcore.components import Mask
@@ -29,14 +29,22 @@ from mechcore.steps.base import MainStep, Size, inputs_of, means_of, subnetworks
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.masks import AcceptMasks
 from mechcore.study.step import Job, Work
+from mechcore.tables import Column
 from mechcore.wording import FULL
 
-SWEEP = ABLATION.named("sweep", "Ablations of every single component; columns as in ``ablation``.")
-INFORMATION_OOD_MEAN = INFORMATION.named(
-    f"information_{OOD_MEAN}",
-    "As ``information``, out of domain, with the mean of the out-of-domain texts as the fill.",
-    INJECTED,
+FILL = Column(
+    "fill",
+    "text",
+    f"what replaces the output; ``{OOD_MEAN}`` is the mean over the out-of-domain texts",
+    optional=True,
 )
+SWEEP = with_information(
+    ABLATION,
+    "sweep",
+    "Changes from ablating every single component, on every subset and, in information, on groups "
+    "of subsets; negative: worse without it.",
+    FILL,
+).named("sweep", "", replace(INJECTED, optional=True))
 
 ANSWERS_FILE = "answers.safetensors"
 SWEPT = {split: f"sweep-{split}.safetensors" for split in TEST_SPLITS}
@@ -107,7 +115,7 @@ def ablations_in(
 def known_groups(
     ablations: Ablations | Readers, groups: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Groups whose subsets all have examples; ``group_accuracy`` reports the others."""
+    """Groups whose subsets all have examples; ``accuracy`` lists the others."""
     subsets = {*ablations.full.subset_names, ALL} if ablations.split == "ood" else set()
     return {
         name: members

@@ -121,7 +121,7 @@ def means_of(work: Work, inputs: Inputs, needed: str = "means") -> MeanActivatio
 
 def core_of(work: Work) -> list[Component]:
     """The heads of the core that the job needs."""
-    return parse_components(work.table("core")["component"].tolist())
+    return parse_components(" ".join(work.table("core")["heads"]).split())
 
 
 def subnetworks_in(*folders: Path) -> list[Subnetwork]:

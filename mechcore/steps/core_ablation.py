@@ -32,6 +32,8 @@ from mechcore.steps.inputs import Inputs
 if TYPE_CHECKING:
     from mechcore.analyses.ablation import Ablation
 
+_PLACE = ["set", "data", "split", "subset"]
+
 
 def core_ablation_tables(
     inputs: Inputs,
@@ -92,12 +94,15 @@ def core_ablation_tables(
     tables = {
         ABLATION.name: [ablation_table(of, kinds, average=average, **options) for of in both],
         INTERACTIONS.name: [interactions(of, **options) for of in both],
-        "interaction_stability": [interaction_stability(of, **options) for of in both],
-        "ablation_controls": controls,
+        "stability": [interaction_stability(of, **options) for of in both],
     }
     for of_all in (dividends, shapley) if step.subsets else ():
         tables[of_all.__name__] = [of_all(of, core, **options) for of in both]
-    return {name: joined(parts) for name, parts in tables.items()}
+    made = {name: joined(parts) for name, parts in tables.items()}
+    whole_numbers = {"n_beside": "Int64", "n_controls": "Int64"}
+    of_each = joined(controls).astype(whole_numbers)
+    made[ABLATION.name] = made[ABLATION.name].merge(of_each, "left", _PLACE)
+    return made
 
 
 def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> list[Component]:

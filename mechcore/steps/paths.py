@@ -12,6 +12,7 @@ from jaxtyping import Int
 
 from mechcore.ablation import Ablations, sets
 from mechcore.ablation.effects.confirmation import ON_HALVES
+from mechcore.ablation.effects.information import beside_changes
 from mechcore.ablation.paths import (
     Readers,
     Verdict,
@@ -24,7 +25,7 @@ from mechcore.ablation.paths import (
 )
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE, beside_random, largest_readers
 from mechcore.ablation.paths.tables import PATHS
-from mechcore.ablation.paths.verdict import generalising
+from mechcore.ablation.paths.verdict import CORE_VERDICT, generalising
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import ANSWER
 from mechcore.errors import InputError, warn
@@ -32,10 +33,18 @@ from mechcore.masking.means import MeanActivations
 from mechcore.steps.answers import joined, known_groups
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.inputs import Inputs
+from mechcore.steps.tables import CORE
 from mechcore.wording import INCONCLUSIVE
 
 if TYPE_CHECKING:
     from mechcore.analyses.paths import Paths
+
+CORE_READ = CORE.named(
+    "core",
+    f"{CORE.meaning[:-1]}; with paths, whether components that generalise read it: changes "
+    "in information out of domain, means over those needed there and not shown to be in domain.",
+    *(replace(column, optional=True) for column in CORE_VERDICT.columns),
+)
 
 
 def path_tables(
@@ -88,12 +97,12 @@ def path_tables(
     cuts = [*sets.paths(writing, ANSWER, model, together=False), *cuts]
     cuts = [*dict.fromkeys(cuts)]
     cut = [step.ablations(inputs, means, cuts, split) for split in TEST_SPLITS]
-    tables = {"core_dependence": dependence}
-    tables[PATHS.name] = joined([path_table(of, **statistics) for of in cut])
+    parts = [path_table(of, **statistics) for of in cut]
     if all(without.logits is not None for of in cut for without in of.without.values()):
         groups = [known_groups(of, step.groups) for of in cut]
-        parts = [path_information_table(*of, **statistics) for of in zip(cut, groups, strict=True)]
-        tables["path_information"] = joined(parts)
+        told = (path_information_table(*of, **statistics) for of in zip(cut, groups, strict=True))
+        parts = [beside_changes(*both) for both in zip(told, parts, strict=True)]
+    tables = {"core_dependence": dependence, PATHS.name: joined(parts)}
     if roles is not None:
         verdict = Verdict(INCONCLUSIVE, "no component runs after the core")
         if readers:

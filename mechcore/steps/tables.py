@@ -17,7 +17,6 @@ from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.pruning import Subnetwork, draws_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.subnetworks.core import (
-    accuracy_spread,
     frequency_agreement,
     head_frequency,
     head_overlap,
@@ -25,12 +24,8 @@ from mechcore.subnetworks.core import (
 )
 from mechcore.subnetworks.outliers import outliers
 from mechcore.tables import (
-    COMPONENT,
-    HEAD,
-    LAYER,
     PLACE,
     SEED,
-    SPLIT,
     TARGET,
     Column,
     N,
@@ -42,7 +37,7 @@ from mechcore.wording import FULL
 SUBNETWORK = Column("subnetwork", "text", "its name; ``full`` is the full model")
 ACCURACY = Schema(
     "accuracy",
-    "Accuracy of the full model and of every subnetwork, on every subset.",
+    "Accuracy of the full model and of every subnetwork, on every subset and group of subsets.",
     (
         SUBNETWORK,
         TARGET,
@@ -63,24 +58,17 @@ ACCURACY = Schema(
             "balanced accuracy after refitting one bias per label, which undoes a moved threshold",
             optional=True,
         ),
+        Column(
+            "n_subsets",
+            "whole",
+            "for a group of subsets, which ``subset`` names: their number; "
+            "its accuracy is the mean over them",
+            optional=True,
+        ),
+        Column("subsets", "text", "their names, separated by semicolons", optional=True),
+        Column("missing", "text", "those without examples; then no mean", optional=True),
     ),
 )
-GROUP_ACCURACY = Schema(
-    "group_accuracy",
-    "Accuracy macro-averaged over groups of subsets.",
-    (
-        SUBNETWORK,
-        TARGET,
-        SEED,
-        SPLIT,
-        Column("group", "text", "name of the group"),
-        Column("accuracy", "share", "mean; missing if the data lack a subset of the group"),
-        Column("n_subsets", "whole", "subsets of the group"),
-        Column("subsets", "text", "their names, separated by semicolons"),
-        Column("missing", "text", "those without examples"),
-    ),
-)
-_KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
 SUBNETWORKS = Schema(
     "subnetworks",
     "What each subnetwork keeps and how well it does.",
@@ -103,29 +91,19 @@ SUBNETWORKS = Schema(
 )
 CORE = Schema(
     "core",
-    "The heads that every subnetwork keeps.",
+    "The heads that every subnetwork keeps, and their number against chance, in one row.",
     (
-        COMPONENT.called("head"),
-        LAYER,
-        HEAD,
-        _KEPT_BY,
+        Column("heads", "text", "heads that all subnetworks keep, separated by spaces"),
+        Column("core_size", "whole", "their number"),
+        Column("n_subnetworks", "whole", "subnetworks compared"),
+        Column("n_heads", "whole", "heads of the model"),
         Column(
             "rate_low",
             "share",
             "one-sided 95 % lower bound (Clopper and Pearson) of the share of further seeds that "
-            "would keep it; subnetworks of one seed or ranking count as one",
-            header="of further seeds, at least",
+            "would keep one of these heads; subnetworks of one seed or ranking count as one",
             optional=True,
         ),
-    ),
-)
-CORE_SUMMARY = Schema(
-    "core_summary",
-    "The size of the heuristic core and its statistics, in one row.",
-    (
-        _KEPT_BY,
-        Column("n_heads", "whole", "heads of the model"),
-        Column("core_size", "whole", "heads that all subnetworks keep"),
         Column(
             "expected_by_chance",
             "number",
@@ -149,6 +127,7 @@ CORE_SUMMARY = Schema(
         TARGET.alike("high_sparsity", "the highest target sparsity", optional=True),
     ),
 )
+GROUP_COLUMNS = ("n_subsets", "subsets", "missing")
 _MEASURED = ["accuracy_low", "accuracy_high", "balanced_accuracy", "information"]
 
 
@@ -159,15 +138,16 @@ def answer_tables(
     names: Mapping[str, str],
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``accuracy`` and ``group_accuracy``, and two of subnetworks."""
+    """The tables ``accuracy`` and, if there are subnetworks, ``subnetworks``."""
     accuracy = accuracy_table(full, subnetworks, masked, names)
-    tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
+    accuracy = pd.concat([accuracy, group_table(accuracy, groups or {})], ignore_index=True)
+    accuracy[["subsets", "missing"]] = accuracy[["subsets", "missing"]].fillna("")
     if not subnetworks:
-        return tables
+        return {"accuracy": accuracy}
     table = subnetwork_table(subnetworks, full, masked)
     for text in outliers(table):
         warn(text)
-    return tables | {"accuracy_spread": accuracy_spread(accuracy), "subnetworks": table}
+    return {"accuracy": accuracy, "subnetworks": table}
 
 
 def accuracy_table(
@@ -194,7 +174,8 @@ def accuracy_table(
             table[_MEASURED] = measured
             exact = pd.array([seed] * len(table), dtype="Int64")
             parts.append(table.assign(seed=exact, data=names[split], split=split))
-    return pd.concat(parts, ignore_index=True)[ACCURACY.names]
+    names_of_subsets = [name for name in ACCURACY.names if name not in GROUP_COLUMNS]
+    return pd.concat(parts, ignore_index=True)[names_of_subsets]
 
 
 def subnetwork_table(
@@ -240,7 +221,7 @@ def on_both_labels(
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """The columns of `GROUP_ACCURACY`, from a table of `accuracy_table` and `subset_groups`."""
+    """Rows of `ACCURACY` for the `subset_groups` of a table of `accuracy_table`."""
     subsets = proper_subsets(accuracy)
     by = ["subnetwork", "target_sparsity", "seed"]
     rows = []
@@ -249,9 +230,11 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
             own = part[(part["split"] == split) & part["subset"].isin(members)]
             missing = [subset for subset in members if subset not in set(own["subset"])]
             mean = math.nan if missing else own["accuracy"].mean()
-            listed = (len(members), "; ".join(members), "; ".join(missing))
-            rows.append((*names, split, group, mean, *listed))
-    table = pd.DataFrame(rows, columns=GROUP_ACCURACY.names, dtype=object)
+            data = subsets.loc[subsets["split"] == split, "data"].iloc[0]
+            place = (data, split, group, own["n"].sum(), mean)
+            rows.append((*names, *place, len(members), "; ".join(members), "; ".join(missing)))
+    columns = [*by, "data", "split", "subset", "n", "accuracy", *GROUP_COLUMNS]
+    table = pd.DataFrame(rows, columns=columns, dtype=object)
     return table.infer_objects().astype({"seed": "Int64"})
 
 
@@ -268,12 +251,14 @@ def subset_groups(
 
 def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Rows of an accuracy table for subsets; for all examples if there are no subsets."""
+    if "n_subsets" in accuracy:
+        accuracy = accuracy[accuracy["n_subsets"].isna()]
     others = accuracy.groupby("split")["subset"].transform("nunique") > 1
     return accuracy[(accuracy["subset"] != ALL) | ~others]
 
 
 def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
-    """The tables ``head_frequency``, ``head_overlap``, ``core`` and ``core_summary``.
+    """The tables ``core``, ``head_frequency`` and ``head_overlap`` of several subnetworks.
 
     Raises:
         MismatchError: the subnetworks belong to different models.
@@ -283,21 +268,16 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
     frequency = head_frequency(masks, targets)
     draws = draws_of(subnetworks)
     core = heuristic_core(masks, draws)
-    rate = 1 - share_at_most(0, len(set(draws)))
-    members = [(str(head), head.layer, head.head, core.n_subnetworks, rate) for head in core.heads]
     summary: dict[str, Any] = {
+        "heads": " ".join(map(str, core.heads)),
+        "core_size": len(core.heads),
         "n_subnetworks": core.n_subnetworks,
         "n_heads": core.n_heads,
-        "core_size": len(core.heads),
+        "rate_low": 1 - share_at_most(0, len(set(draws))),
         "expected_by_chance": core.expected,
         "p_value": core.p_value,
         "expected_uniform": core.expected_uniform,
         "p_uniform": core.p_uniform,
-    }
-    tables = {
-        "head_frequency": frequency,
-        "head_overlap": head_overlap(masks, names, draws),
-        "core": pd.DataFrame(members, columns=CORE.names),
     }
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
@@ -306,4 +286,8 @@ def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
         low, high = ({draw for t, draw in by_target if t == end} for end in ends.values())
         p = math.nan if low & high else agreement.p_value
         summary |= {"spearman_rho": agreement.rho, "spearman_p": p, **ends}
-    return tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}
+    return {
+        "core": pd.DataFrame([summary], columns=CORE.names),
+        "head_frequency": frequency,
+        "head_overlap": head_overlap(masks, names, draws),
+    }

@@ -78,7 +78,7 @@ def summary_of(run: RunFolder) -> dict[str, float]:
             place = f"{split}/{data}" if several[split] else split
             name = "full" if target in ("nan", "<NA>") else target_name(float(target))
             summary[f"accuracy/{place}/{name}"] = float(rows["accuracy"].mean())
-    core = run.table("core_summary")
+    core = run.table("core")
     if core is not None and len(core):
         for name in ("core_size", "expected_by_chance", "p_value"):
             summary[f"core/{name.removeprefix('core_')}"] = float(core.iloc[0][name])

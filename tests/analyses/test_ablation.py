@@ -25,7 +25,7 @@ def told(run: RunFolder, **tables: pd.DataFrame | None) -> list[str]:
 def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     (section,) = Ablation.sections(run)
     assert (section.id, section.title) == ("ablation", "Ablation")
-    assert section.files == ["ablation.csv", "ablation_controls.csv"]
+    assert section.files == ["ablation.csv"]
     names = ["ablation-accuracy", "ablation-margin", "ablation-subsets-1"]
     assert [drawing.name for drawing in drawings_of(section.blocks)] == names
     assert words_of(section.blocks).startswith("Core heads are ablated in the full model, alone")
@@ -36,7 +36,8 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
         ends = (row.margin_change, row.margin_change_low, row.margin_change_high)
         change, low, high = (re.sub(r"^[+-](0\.00)$", r"\1", f"{end:+.2f}") for end in ends)
         assert plain(cells[3]) == f"{change} [{low}, {high}]"
-    assert len(controls.rows) == len(run.tables["ablation_controls"].query("subset == 'all'"))
+    assert len(controls.rows) == 2 * ablation["n_controls"].notna().sum() == 20
+    assert [row[3] for row in rows_of(controls)[:2]] == ["accuracy (points)", "margin (nats)"]
     table = run.tables["interactions"].query("size == 2")
     shares = {
         "shapley": table.assign(shapley=table["interaction"]),
@@ -78,7 +79,7 @@ def test_what_is_named_needs_no_subnetwork(tmp_path: Path) -> None:
 
 def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> None:
     worst_sentence, core_sentence = told(run)
-    ablation, controls = run.tables["ablation"], run.tables["ablation_controls"]
+    ablation = run.tables["ablation"]
     singles = ablation.query("kind == 'single' and split == 'ood' and subset == 'all'")
     worst = singles.loc[singles.accuracy_change.idxmin()]
     assert worst_sentence.startswith(
@@ -87,23 +88,26 @@ def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> N
         f"{100 * worst.accuracy_change_high:+.1f}] on {worst.data}, to "
         f"{100 * worst.accuracy:.1f} %; in-domain accuracy changes by "
     )
-    outside = controls.query("split == 'ood' and subset == 'all'")
-    (beside,) = outside.query("metric == 'accuracy' and set == @worst.set").itertuples()
     assert worst_sentence.endswith(
         f". Ablating one of 7 other heads of its layer changes it by "
-        f"{100 * beside.control_change:+.1f} points on average (p = 0.12 against these "
+        f"{100 * worst.accuracy_control_change:+.1f} points on average (p = 0.12 against these "
         "controls). (Not corrected for selection.)"
     )
-    (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
+    outside = ablation.query("split == 'ood' and subset == 'all' and n_controls == 20")
+    (whole,) = outside.itertuples()
     assert core_sentence == (
-        f"Without the whole core the out-of-domain margin changes by {whole.change:+.2f} nats, "
-        f"and without as many other heads of each layer by {whole.control_change:+.2f} nats on "
-        f"average (all of 20 sets between {whole.control_low:+.2f} nats and "
-        f"{whole.control_high:+.2f} nats, p = 0.048 against these controls; n = 300)."
+        f"Without the whole core the out-of-domain margin changes by "
+        f"{whole.margin_change_beside:+.2f} nats, and without as many other heads of each layer by "
+        f"{whole.margin_control_change:+.2f} nats on average (all of 20 sets between "
+        f"{whole.margin_control_low:+.2f} nats and {whole.margin_control_high:+.2f} nats, "
+        "p = 0.048 against these controls; n = 300)."
     )
-    head, core = told(run, ablation_controls=controls.assign(n_controls=0))
+    none = ablation["n_controls"].where(ablation["n_controls"].isna(), 0)
+    head, core = told(run, ablation=ablation.assign(n_controls=none))
     assert core.endswith("too few other heads of each layer for a comparison.")
-    assert "of its layer" not in head + "".join(told(run, ablation_controls=None))
+    assert "of its layer" not in head + "".join(
+        told(run, ablation=ablation.drop(columns="n_controls"))
+    )
     assert not any("raises out-of-domain" in text for text in told(run))
     table = run.tables["ablation"].copy()
     first = (table["set"] == run.core[0]) & (table["split"] == "ood") & (table["subset"] == "all")
@@ -145,7 +149,7 @@ def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder)
     assert words(ablation=others).startswith(
         "The core is empty, so no core head was ablated; other"
     )
-    assert told(run, ablation=others, ablation_controls=None) == []
+    assert told(run, ablation=others) == []
     assert words(ablation=ablation[:0]) == "There was no head to ablate: the core is empty."
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
     why = "there is no core because no mask was usable"

@@ -64,9 +64,10 @@ def test_accuracies_are_those_of_the_table_beside_the_majority(run: RunFolder) -
 
 
 def test_in_domain_subsets_are_drawn_apart(run: RunFolder, drawn: list[pd.DataFrame]) -> None:
-    accuracy = run.tables["accuracy"]
+    accuracy = run.accuracy
+    assert accuracy is not None
     inside = accuracy[accuracy["split"] == "id"].assign(subset="fiction")
-    with_subsets = pd.concat([inside, accuracy], ignore_index=True)
+    with_subsets = pd.concat([inside, run.tables["accuracy"]], ignore_index=True)
     section, _ = sections(with_tables(run, accuracy=with_subsets))
     pictures = drawings_of(section.blocks)
     folds = ["", "Accuracy on subsets of tiny-id (in-domain)"]
@@ -128,7 +129,7 @@ def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder
     assert [row[0] for row in first.rows] == subnetworks["subnetwork"].tolist()
     assert [row[1] for row in kept.rows] == subnetworks["kept"].tolist()
     assert (first.folded, kept.folded) == (False, True)
-    files = ["subnetworks.csv", "accuracy_spread.csv"]
+    files = ["subnetworks.csv"]
     assert (section.id, list(section.files)) == ("subnetworks", files)
 
 

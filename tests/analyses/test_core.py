@@ -22,7 +22,7 @@ def test_the_sparsities_whose_frequencies_are_compared_are_named() -> None:
     shape = ModelShape(3, 4, has_mlps=True)
     subnetworks = random_subnetworks(shape, target_sparsities=[0.6, 0.2, 0.4], seeds=range(6))
     tables = core_tables(subnetworks)
-    summary = tables["core_summary"].iloc[0]
+    summary = tables["core"].iloc[0]
     assert (summary["low_sparsity"], summary["high_sparsity"]) == (0.2, 0.6)
     frequency = tables["head_frequency"].dropna(subset=["head"])
     counts = frequency.pivot(index="component", columns="target_sparsity", values="count")
@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def summed_up(run: RunFolder, **values: Any) -> RunFolder:
-    return with_tables(run, core_summary=run.tables["core_summary"].assign(**values))
+    return with_tables(run, core=run.tables["core"].assign(**values))
 
 
 def headline(run: RunFolder) -> str:
@@ -58,14 +58,14 @@ def words(run: RunFolder) -> str:
 def test_the_core_is_named_with_its_size_against_chance(run: RunFolder) -> None:
     text = headline(run)
     assert text.startswith("4 of 32 heads are in all 6 subnetworks: L0.H3, L1.H5, L2.H2, L3.H0.")
-    chance = run.tables["core_summary"]["expected_by_chance"].iloc[0]
+    chance = run.tables["core"]["expected_by_chance"].iloc[0]
     assert f"all would share {chance:.2f} on average (p = 2.3 \u00d7 10\u207b" in text
     assert text.endswith(
         "Each core head would be kept by at least 36.8 % of further seeds (95 % lower bound, "
         "per head)."
     )
     assert words(run).startswith(text)
-    empty = with_tables(summed_up(run, core_size=0), core=run.tables["core"][:0])
+    empty = summed_up(run, core_size=0, heads="")
     start = "The heuristic core is empty: no head is kept by all 6 subnetworks."
     assert headline(empty).startswith(f"{start} If every seed's subnetworks kept the same")
     unsure = summed_up(run, p_value=0.4)
@@ -78,11 +78,11 @@ def test_what_is_told_as_far_as_it_is_known(run: RunFolder) -> None:
     assert "How often each head is kept" not in words(summed_up(run, spearman_rho=math.nan))
     alike = words(summed_up(run, spearman_p=math.nan))
     assert alike.endswith("rho = 0.79; there is no p-value, since both share seeds or a ranking.")
-    without = {name: run.tables[name][:0] for name in ("subnetworks", "core", "core_summary")}
+    without = {name: run.tables[name][:0] for name in ("subnetworks", "core")}
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"], "reason": ["sparsity 0.1"]})
     said = words(with_tables(run, **without, missing_masks=failed))
     assert said == "There is no core because no mask was usable."
-    assert words(with_tables(run, core_summary=None)).startswith("Not run: ")
+    assert words(with_tables(run, core=None)).startswith("Not run: ")
 
 
 def test_a_core_of_one_seed_or_subnetwork_is_not_compared(run: RunFolder, tmp_path: Path) -> None:
@@ -99,11 +99,8 @@ def test_a_core_of_one_seed_or_subnetwork_is_not_compared(run: RunFolder, tmp_pa
 def test_core_heads_are_listed_and_their_overlap_is_beside_its_chance(run: RunFolder) -> None:
     (table,) = tables_of(Core.blocks(run))
     attended = run.tables["head_categories"].set_index("component")["category"]
-    core = run.tables["core"]["component"]
-    assert [row[0] for row in table.rows] == list(core)
-    assert [row[-1] for row in table.rows] == [attended[head] for head in core]
-    (table,) = tables_of(Core.blocks(with_tables(run, head_categories=None)))
-    assert "attends to" not in table.header
+    assert table.rows == [[head, attended[head]] for head in run.core]
+    assert tables_of(Core.blocks(with_tables(run, head_categories=None))) == []
     overlap = run.tables["head_overlap"]
     jaccard, layers = overlap[["jaccard", "expected"]].mean()
     beyond = (overlap["p_value"] < 0.05).sum()

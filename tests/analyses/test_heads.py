@@ -56,7 +56,7 @@ def test_the_categories_of_the_core_are_counted(run: RunFolder) -> None:
 def test_masses_stand_beside_those_of_uniform_attention(run: RunFolder) -> None:
     core, every = tables_of(Heads.blocks(run))
     table = run.tables["head_categories"]
-    assert [row[0] for row in core.rows] == run.tables["core"]["component"].tolist()
+    assert [row[0] for row in core.rows] == run.core
     assert [row[0] for row in every.rows] == table["component"].tolist()
     assert (core.folded, every.folded) == (False, True)
     first = table.iloc[0]

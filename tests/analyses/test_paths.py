@@ -30,7 +30,7 @@ def test_the_verdict_comes_first(run: RunFolder, blocks: list[Block]) -> None:
     assert text.startswith("The claim that components that generalise read the core is supported:")
     assert blocks[0] == Paragraph(text, lead=True)
     (section,) = Paths.sections(run)
-    names = ("core_dependence", "core_verdict", "paths", "path_information")
+    names = ("core_dependence", "path_information", "core")
     assert (section.id, section.files) == ("readers", [f"{name}.csv" for name in names])
 
 
@@ -116,7 +116,7 @@ def test_an_empty_core_no_paths_and_no_roles(
     assert [*Paths.blocks(empty)] == [Paragraph(text, note=True)]
     assert [*Paths.headlines(empty)] == []
     assert [*Paths.sections(read_run(new_run(tmp_path / "without")))] == []
-    first, *_ = Paths.blocks(with_tables(run, core_verdict=None))
+    first, *_ = Paths.blocks(with_tables(run, core=run.tables["core"].assign(verdict="")))
     assert isinstance(first, Paragraph)
     assert first.note
     assert "roles of components are not known" in first.text

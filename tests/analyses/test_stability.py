@@ -6,12 +6,10 @@ from pages import rows_of, tables_of, with_tables, words_of
 from mechcore.analyses.stability import Stability
 from mechcore.report.run_folder import RunFolder
 
-RANKINGS = ("stability", "interaction_stability", "search_stability")
-
 
 def test_halves_of_examples_and_of_training_data_are_shown(run: RunFolder) -> None:
     (section,) = Stability.sections(run)
-    names = (*RANKINGS, "half_cores", "half_overlap")
+    names = ("stability", "half_cores", "half_overlap")
     assert (section.id, section.files) == ("stability", [f"{name}.csv" for name in names])
     words = words_of(section.blocks)
     halves, cores, overlap = tables_of(section.blocks)
@@ -57,7 +55,7 @@ def test_halves_that_lack_masks_or_that_were_not_made(run: RunFolder) -> None:
     blocks = [*Stability.blocks(examples)]
     assert "--with halves (analyses: halves), which prunes again" in words_of(blocks)
     assert len(tables_of(blocks)) == 1
-    assert [*Stability.sections(with_tables(examples, **dict.fromkeys(RANKINGS)))] == []
+    assert [*Stability.sections(with_tables(examples, stability=None))] == []
     row = {"data": "half 2", "subnetwork": "s0.50-seed1", "reason": "it ended elsewhere"}
     missing = pd.DataFrame([row | {"target_sparsity": 0.5, "seed": 1}])
     (section,) = Stability.sections(with_tables(run, missing_half_masks=missing))

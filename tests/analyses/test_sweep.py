@@ -10,7 +10,7 @@ from mechcore.report.run_folder import RunFolder
 def test_every_component_is_drawn_and_listed(run: RunFolder) -> None:
     (section,) = Sweep.sections(run)
     assert (section.id, section.title) == ("sweep", "Every component alone")
-    assert section.files == ["sweep.csv", "information.csv"]
+    assert section.files == ["sweep.csv"]
     assert words_of(section.blocks) == "Each of 36 components was ablated alone."
     names = ["single-changes-accuracy", "single-changes-margin"]
     assert [drawing.name for drawing in drawings_of(section.blocks)] == names

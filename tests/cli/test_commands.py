@@ -18,7 +18,7 @@ import yaml
 from main_study.small_study import leave_out_the_report
 
 from mechcore.ablation import find_superadditive
-from mechcore.ablation.effects.stability import SEARCH_STABILITY
+from mechcore.ablation.effects.stability import STABILITY
 from mechcore.cli import main
 from mechcore.components import Mask
 from mechcore.data.encoding import encode
@@ -322,8 +322,7 @@ def test_ablation_of_components(files: Path, capsys: pytest.CaptureFixture[str])
     command = f"ablation {own(files)} --components L1.H0,2.3,L3.MLP --sets 1.0+0.mlp --subsets"
     assert call(f"{command} --max-joint 0 --controls 2 --resamples 20 --out found") == 0
     assert set(tables(Path("found/tables"))) == {
-        *("ablation", "ablation_controls", "data", "dividends", "interaction_stability"),
-        *("interactions", "shapley"),
+        *("ablation", "data", "dividends", "interactions", "shapley", "stability"),
     }
     assert not list(Path("found").glob("masks/*"))
     table = pd.read_csv("found/tables/ablation.csv")
@@ -355,7 +354,7 @@ def test_a_search_is_that_of_the_function(files: Path, capsys: pytest.CaptureFix
     assert call(f"{command} --out found") == 0
     printed = capsys.readouterr().out
     assert {path.name for path in Path("found/tables").iterdir()} == {
-        *("data.csv", "superadditive.csv", "screening.csv", "search_stability.csv")
+        *("data.csv", "superadditive.csv", "screening.csv", "stability.csv")
     }
     model = load_model(tiny_encoder_dir())
     wanted = find_superadditive(
@@ -370,7 +369,7 @@ def test_a_search_is_that_of_the_function(files: Path, capsys: pytest.CaptureFix
         written = pd.read_csv(f"found/tables/{name}.csv")
         pd.testing.assert_frame_equal(written, table, rtol=0, atol=1e-5)
     assert set(wanted.found["split"]) == {"id"}
-    stable = SEARCH_STABILITY.read(Path("found/tables/search_stability.csv"))
+    stable = STABILITY.read(Path("found/tables/stability.csv"))
     pd.testing.assert_frame_equal(stable, wanted.stability, check_dtype=False, atol=1e-5)
     assert all(name in printed for name in wanted.found["set"])
 

@@ -15,7 +15,7 @@ from helpers import script
 from mechcore.components import Mask, ModelShape
 from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import Subnetwork
-from mechcore.steps.tables import CORE_SUMMARY, core_tables
+from mechcore.steps.tables import CORE, core_tables
 from mechcore.study.kinds import read_study
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -117,7 +117,7 @@ def test_a_core_at_fewer_seeds_is_the_mean_over_their_choices(tmp_path: Path) ->
     assert found.sum() == pytest.approx(sum(map(len, cores)) / len(cores))
 
 
-CORES = sorted(path.parent for path in (DOCS / "tables").glob("**/core_summary.csv"))
+CORES = sorted(path.parent for path in (DOCS / "tables").glob("**/core.csv"))
 
 
 @pytest.mark.parametrize("folder", CORES, ids=lambda each: each.name)
@@ -128,8 +128,8 @@ def test_the_chance_of_every_core_is_that_of_its_subnetworks(folder: Path) -> No
         mask = Mask.full(shape).only(*row.kept.split())
         scores = torch.full((shape.n_layers, shape.columns), float(row.seed))
         subnetworks.append(Subnetwork(mask, row.target_sparsity, row.seed, scores, row.method))
-    (expected,) = core_tables(subnetworks)["core_summary"].to_dict("records")
-    (stored,) = CORE_SUMMARY.read(folder / "core_summary.csv").to_dict("records")
+    (expected,) = core_tables(subnetworks)["core"].to_dict("records")
+    (stored,) = CORE.read(folder / "core.csv").to_dict("records")
     for name in ("n_subnetworks", "core_size", "expected_by_chance", "expected_uniform"):
         assert stored[name] == pytest.approx(expected[name], rel=1e-4)
     for name in ("p_value", "p_uniform"):  # of one draw there is none
@@ -148,7 +148,7 @@ E, P = "{expected_by_chance:.0e}", "{p_value:.0e}"
     ],
 )
 def test_pages_have_the_chance_of_their_tables(page: str, table: str, figures: list[str]) -> None:
-    (row,) = CORE_SUMMARY.read(DOCS / "tables" / table / "core_summary.csv").to_dict("records")
+    (row,) = CORE.read(DOCS / "tables" / table / "core.csv").to_dict("records")
     text = (DOCS / page).read_text(encoding="utf-8")
     for each in figures:
         assert each.format(**row).replace("e-0", "e-") in text

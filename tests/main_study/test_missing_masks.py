@@ -106,7 +106,7 @@ def test_one_mask_off_its_target_costs_only_itself(
     assert {path.stem for path in (out / "masks").iterdir()} == there
     assert set(table(out, "subnetworks")["subnetwork"]) == there
     assert set(table(out, "accuracy")["subnetwork"]) == {"full", *there}
-    assert table(out, "core_summary")["n_subnetworks"].tolist() == [5]
+    assert table(out, "core")["n_subnetworks"].tolist() == [5]
     frequency = table(out, "head_frequency").groupby("target_sparsity")["n_seeds"].first()
     assert frequency.to_dict() == {LOW: 3, HIGH: 2}
     # What the others are does not depend on it.

@@ -89,7 +89,7 @@ def test_a_run(real_data: Path, tmp_path: Path) -> None:
     kept = [set(row.split()) for row in tables["subnetworks"]["kept"]]
     assert [len(names) for names in kept] == [39, 39, 16, 16]  # of 72 heads and 6 MLPs
     shared = {name for name in set.intersection(*kept) if "MLP" not in name}
-    assert set(tables["core"]["component"]) == shared
+    assert set(tables["core"]["heads"][0].split()) == shared
     assert len(tables["head_categories"]) == 72
     full = tables["accuracy"].query("subnetwork == 'full' and subset == 'all'")
     assert full["accuracy"].tolist() == pytest.approx([MNLI, HANS_NON_ENTAILMENT], abs=0.35)

@@ -40,7 +40,7 @@ def large(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
-    "accuracy": lambda run: figures.accuracy_by_subset(run.tables["accuracy"]),
+    "accuracy": lambda run: figures.accuracy_by_subset(run.accuracy),
     "frequency": lambda run: figures.head_frequency(run.tables["head_frequency"], run.core),
     "changes": lambda run: figures.ablation_changes(run.tables["ablation"]),
     "margin changes": lambda run: figures.ablation_changes(run.tables["ablation"], "margin"),
@@ -76,10 +76,10 @@ def test_accuracy_has_a_row_per_subset_and_a_dot_per_subnetwork(small: RunFolder
     rows = labels(figure)
     assert [rows[0], rows[-1]] == ["out-of-domain: tiny-ood", "in-domain: tiny-id"]
     assert len(rows) == 6
-    assert len(points(figure)) == len(small.tables["accuracy"]) == 6 * 7
-    assert sorted(points(figure)[:, 0]) == pytest.approx(
-        sorted(100 * small.tables["accuracy"]["accuracy"])
-    )
+    accuracy = small.accuracy
+    assert accuracy is not None
+    assert len(points(figure)) == len(accuracy) == 6 * 7
+    assert sorted(points(figure)[:, 0]) == pytest.approx(sorted(100 * accuracy["accuracy"]))
 
 
 def test_frequency_has_a_panel_per_sparsity_with_every_component(small: RunFolder) -> None:

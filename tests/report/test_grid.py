@@ -97,8 +97,7 @@ ENDS = ("", "_low", "_high")
 
 def test_nothing_to_colour_by_is_no_grid() -> None:
     assert grid_of(run(), []) is None
-    core = pd.DataFrame({"component": ["L0.H0"], "layer": [0], "head": [0], "n_subnetworks": [1]})
-    folder = run(core=core)
+    folder = run(core=pd.DataFrame({"heads": ["L0.H0"]}))
     assert components_of(folder) == ["L0.H0"]
     assert grid_of(folder, ["L0.H0"]) is None
     text = "In the heuristic core: every subnetwork keeps it."

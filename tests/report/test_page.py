@@ -150,7 +150,7 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
 
 
 NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "missing_half_masks", "full", "grid"}
-NOT_MADE_UP |= {"smallest", "race", "information_ood_mean"}
+NOT_MADE_UP |= {"smallest", "race"}
 NOT_MADE_UP |= {"methods", "dividends", "shapley", "failure", "failure_sets"}
 OF_COMPONENTS = {"roles", "head_frequency", "head_categories", "core", "ablation", "sweep"}
 OF_COMPONENTS |= {"interactions", "superadditive", "flips", "subnetworks"}
@@ -159,7 +159,7 @@ OF_COMPONENTS |= {"interactions", "superadditive", "flips", "subnetworks"}
 @pytest.mark.usefixtures("no_drawing")
 def test_a_missing_table_only_leaves_out_its_step(rich_run: Path) -> None:
     run, study = read_run(rich_run), report_of({})
-    whole_steps = {"accuracy", "subnetworks", "core_summary", "ablation", "interactions"}
+    whole_steps = {"accuracy", "subnetworks", "core", "ablation", "interactions"}
     whole_steps |= {"head_categories"}
     for table in {*schemas_of({})} - NOT_MADE_UP:
         without = with_tables(run, **{table: None})
@@ -273,8 +273,8 @@ def test_the_same_tables_give_the_same_page(tmp_path: Path, new_run: Callable[..
         ),
         ("config.json", '{"model": "bert"}', "model: found a str; expected an object"),
         ("config.json", '{"seconds": [1]}', "seconds: found a list; expected an object"),
-        ("tables/core.csv", "component,layer\nL0.H0,0\n", "no column head, n_subnetworks"),
-        ("tables/core.csv", "component,layer,head,n_subnetworks\nL0.H0,x,0,1\n", "column layer"),
+        ("tables/screening.csv", "set,predicted\nL0.H0,0\n", "no column interaction"),
+        ("tables/screening.csv", "set,predicted,interaction\na,x,0\n", "column predicted"),
         ("attention_examples.json", '[{"component": "L0.H0"}]', "not a list of attention examples"),
         (
             "attention_examples.json",

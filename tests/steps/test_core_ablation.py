@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, ablation_table, sets
-from mechcore.ablation.effects.changes import ABLATION_CONTROLS
+from mechcore.ablation.effects.changes import CONTROLLED
 from mechcore.analyses.ablation import Ablation
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.evaluation.evaluate import evaluate
@@ -100,9 +100,9 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
     for split, chosen in asked.items():
         assert chosen
         assert all(len(each) > 1 for each in chosen) == (split in splits)
-    for name in ("ablation", "interactions", "ablation_controls"):
+    for name in ("ablation", "interactions"):
         table, found = alone[name], again[name]
-        if name == "ablation_controls":  # a sweep has more heads that single ones stand beside
+        if name == "ablation":  # a sweep has more heads that single ones stand beside
             table, found = (each[each["size"] > 1] for each in (table, found))
         # Batches of other sets round otherwise; p-values and intervals of tiny effects feel it.
         told = [column for column in table if column not in ("p", "p_adjusted")]
@@ -165,7 +165,7 @@ def test_named_components_are_beside_others_like_them_and_go_on_when_interrupted
     kinds = tables["ablation"].drop_duplicates("set").set_index("set")["kind"].to_dict()
     assert list(kinds)[:-1] == ["L0.H1", "L1.H2", "L1.MLP", "L0.H1+L1.MLP", "L0.H1+L1.H2"]
     assert kinds["other components (mean of 2)"] == "non-core"
-    controls = tables["ablation_controls"].query("subset == 'all' and metric == 'margin'")
+    controls = tables["ablation"].query("subset == 'all' and n_controls.notna()")
     # Of a head of layer 0 and the other MLP there are three sets.
     assert set(controls.query("size == 2")["n_controls"]) == {3}
     monkeypatch.setattr("mechcore.ablation.engines.engine.TreeEngine.run", None)
@@ -178,9 +178,9 @@ def test_the_core_is_beside_other_heads_of_its_layers(
     inputs: Inputs, means: MeanActivations
 ) -> None:
     core = parse_components(["L0.H1", "L1.H0", "L1.H2"])
-    table = core_ablation_tables(inputs, means, core, step(controls=50), {})["ablation_controls"]
-    ABLATION_CONTROLS.check(table)
-    whole = table[table["size"] == 3]
+    table = core_ablation_tables(inputs, means, core, step(controls=50), {})["ablation"]
+    CONTROLLED.check(table)
+    whole = table[table["size"] == 3].dropna(subset="n_controls")
     # 3 heads of layer 0, and the one pair of layer 1.
     assert set(whole["n_controls"]) == {3}
     assert whole["set"].unique().tolist() == ["L0.H1+L1.H0+L1.H2"]
@@ -194,12 +194,12 @@ def test_the_core_is_beside_other_heads_of_its_layers(
             for mask in masks
         )
         changes = np.array(others) - at_start
-        row = whole.query("split == @split and subset == 'all' and metric == 'margin'").iloc[0]
-        assert row["n"] == 5
-        assert row["change"] == pytest.approx(without - at_start, abs=1e-4)
-        assert row["control_change"] == pytest.approx(changes.mean(), abs=1e-4)
+        row = whole.query("split == @split and subset == 'all'").iloc[0]
+        assert row["n_beside"] == 5
+        assert row["margin_change_beside"] == pytest.approx(without - at_start, abs=1e-4)
+        assert row["margin_control_change"] == pytest.approx(changes.mean(), abs=1e-4)
         larger = (np.abs(changes) >= abs(at_start - without)).sum()
-        assert row["p_control"] == pytest.approx((1 + larger) / 4)
+        assert row["margin_p_control"] == pytest.approx((1 + larger) / 4)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -208,27 +208,28 @@ def test_heads_of_the_core_are_beside_those_that_were_ablated(
 ) -> None:
     core, alone = parse_components(["L0.H1", "L1.H0"]), swept["ood"]
     tables = core_ablation_tables(inputs, means, core, step(), swept if known else {})
-    singles = tables["ablation_controls"].query("size == 1 and split == 'ood' and subset == 'all'")
+    overall = tables["ablation"].query("split == 'ood' and subset == 'all'")
+    singles = overall.query("kind == 'single'")
     # All three others of a layer, or the one of each that was drawn; all eight examples.
     assert set(singles["n_controls"]) == {3 if known else 1}
-    assert set(singles["n"]) == {8}
-    row = singles.query("set == 'L1.H0' and metric == 'margin'").iloc[0]
+    assert set(singles["n_beside"]) == {8}
+    row = singles.query("set == 'L1.H0'").iloc[0]
     changes = {str(each): alone.changes(each, "margin").mean() for each in alone.sets}
-    assert row["change"] == pytest.approx(changes["L1.H0"], abs=1e-4)
+    assert row["margin_change_beside"] == pytest.approx(changes["L1.H0"], abs=1e-4)
     others = np.array([changes[f"L1.H{i}"] for i in (1, 2, 3)])
-    expected = others.mean() if known else others[np.abs(others - row["control_change"]).argmin()]
-    assert row["control_change"] == pytest.approx(expected, abs=1e-4)
+    expected = (
+        others.mean() if known else others[np.abs(others - row["margin_control_change"]).argmin()]
+    )
+    assert row["margin_control_change"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_core_without_other_sets_stands_alone(inputs: Inputs, means: MeanActivations) -> None:
     heads = parse_components(["0.0", "0.1", "0.2"])
     none = core_ablation_tables(inputs, means, heads, step(controls=0), {})
-    assert set(none["ablation_controls"]["size"]) == {1}
+    assert set(none["ablation"].dropna(subset="n_controls")["size"]) == {1}
     tables = core_ablation_tables(inputs, means, heads, step(controls=9), {})
-    whole = tables["ablation_controls"].query("size > 1 and subset == 'all'").set_index("split")
-    assert set(whole["n"]) == {9, 8}
+    whole = tables["ablation"].query("size > 1 and subset == 'all' and n_controls.notna()")
+    assert set(whole["n_beside"]) == {9, 8}
     assert set(whole["n_controls"]) == {0}
-    assert whole[["control_change", "p_control"]].isna().all(axis=None)
-    joint = tables["ablation"].query("set == 'L0.H0+L0.H1+L0.H2' and subset == 'all'")
-    expected = joint.set_index("split")["margin_change"].to_dict()
-    assert whole.query("metric == 'margin'")["change"].to_dict() == pytest.approx(expected)
+    assert whole[["margin_control_change", "accuracy_p_control"]].isna().all(axis=None)
+    assert whole["margin_change_beside"].tolist() == pytest.approx(whole["margin_change"].tolist())

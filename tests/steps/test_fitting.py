@@ -114,7 +114,7 @@ def test_every_architecture_is_trained_studied_and_reported(
     assert history["accuracy"].iloc[-1] == pytest.approx(by_hand)
     sizes = table(out, "mean_effective_size").query("group == 'OOD'")
     assert sizes["checkpoint"].tolist() == [2, 4]
-    groups = table(out, "group_accuracy").query("subnetwork == 'full' and group == 'OOD'")
+    groups = table(out, "accuracy").query("subnetwork == 'full' and subset == 'OOD'")
     assert sizes["full_accuracy"].iloc[-1] == pytest.approx(groups["accuracy"].item())
     assert set(table(out, "superadditive")["metric"]) == {"accuracy", "margin"}
     before = AutoModelForSequenceClassification.from_pretrained(cases.path(architecture))

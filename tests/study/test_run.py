@@ -36,7 +36,7 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.attribution import margin_slopes
 from mechcore.report.kinds import schemas_of
-from mechcore.steps.answers import INFORMATION_OOD_MEAN, INJECTED_FILE, Answers, ablations_in
+from mechcore.steps.answers import INJECTED_FILE, SWEEP, Answers, ablations_in
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
@@ -63,21 +63,24 @@ KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "
 KINDS += ["ablation", "failure", "paths", "dose", "responses"]
 STEPS = (Means, FindMasks, AcceptMasks, Answers, Scores, Swept, SweptOodMean)
 SCHEMAS = schemas_of({})
+OF_CLUSTERS = ("n_clusters", "population", "df")
 OPTIONAL = {
-    "accuracy": ("balanced_accuracy", "information"),
+    "accuracy": ("balanced_accuracy", "information", "n_subsets", "subsets", "missing"),
+    "ablation": SCHEMAS["ablation"].names[-12:],
+    "stability": ("ranked_by",),
+    **{
+        name: [n for n in SCHEMAS[name].names if "other" not in n and n not in OF_CLUSTERS]
+        for name in ("sweep", "path_information")
+    },
     "subnetworks": ("method", "id_accuracy_macro", "ood_accuracy_macro"),
-    "core": ("rate_low",),
-    "core_summary": ("low_sparsity", "high_sparsity"),
-    "accuracy_spread": ("std", "balanced_accuracy_spread", "information_spread"),
 }
 """Columns that the tables of a run have though others may lack them; these have all of theirs."""
-WITH_ALL = ("smallest", "roles", "core_verdict")
-OF_PATHS = {schema.name for schema in (*Paths.schemas, *Dose.schemas)}
+WITH_ALL = ("smallest", "roles", "core")
+OF_PATHS = {schema.name for schema in (*Paths.schemas, *Dose.schemas)} - {"core"}
 TABLES = OF_PATHS | {
-    *("data", "group_accuracy", "accuracy", "subnetworks", "head_frequency", "head_overlap"),
-    *("accuracy_spread", "core", "core_summary", "ablation", "ablation_controls", "smallest"),
-    *("sweep", "information", "information_ood_mean", "roles", "flips", "failure", "failure_sets"),
-    *("stability", "interaction_stability", "interactions", "head_categories", "responses"),
+    *("data", "accuracy", "subnetworks", "head_frequency", "head_overlap", "core", "ablation"),
+    *("smallest", "sweep", "roles", "flips", "failure", "failure_sets", "stability"),
+    *("interactions", "head_categories", "responses"),
 }
 
 
@@ -209,10 +212,8 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     shared = torch.stack([*heads.values()]).prod(0).nonzero().tolist()
     expected = [f"L{layer}.H{head}" for layer, head in shared]
     assert expected
-    core, summary = finished.table("core"), finished.table("core_summary").iloc[0]
-    assert core["component"].tolist() == expected
-    assert core[["layer", "head"]].to_numpy().tolist() == shared
-    assert set(core["n_subnetworks"]) == {4}
+    summary = finished.table("core").iloc[0]
+    assert summary["heads"].split() == expected
     assert (summary["n_subnetworks"], summary["n_heads"]) == (4, finished.n_heads)
     assert summary["core_size"] == len(expected)
     # Masks of one seed count as one random subnetwork, that of their common heads.
@@ -228,7 +229,7 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
 
 
 def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
-    table, core = finished.table("ablation"), finished.table("core")["component"].tolist()
+    table, core = finished.table("ablation"), finished.table("core")["heads"][0].split()
     model = finished.inputs.model
     singles = table[table["kind"] == "single"]
     assert singles["set"].unique().tolist() == core
@@ -257,7 +258,7 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_too(finished: Finish
     own = MeanActivations.compute(model, data)
     [path] = (finished.out / "store").rglob(INJECTED_FILE)
     sweep = ablation_table(ablations_in(path.parent, {"ood": "ood"})["ood"], n_resamples=2)
-    table = INFORMATION_OOD_MEAN.read(finished.out / "tables" / "information_ood_mean.csv")
+    table = SWEEP.read(finished.out / "tables" / "sweep.csv").query("fill == 'ood_mean'")
     slopes = [margin_slopes(model, data, each) for each in (own, finished.means)]
     full = evaluate(model, data, in_domain=False)
     for name in ("L1.H3", "L2.MLP"):
@@ -371,7 +372,7 @@ def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Cal
     # What the study did not write stays.
     assert {p.stem for p in (done / "tables").iterdir()} == (TABLES | {"mine"}) - OF_PATHS
     assert json.loads((done / "config.json").read_text())["seeds"] == [7]
-    summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
+    summary = pd.read_csv(done / "tables" / "core.csv").iloc[0]
     assert summary["n_subnetworks"] == 1
     assert math.isnan(summary["spearman_rho"])
 
@@ -448,12 +449,13 @@ def test_an_empty_core(done: Path, calls: Calls) -> None:
         run_study(replace(TINY, target_sparsities=(0.9, 0.96), analyses=wanted), done)
         tables = {path.stem: pd.read_csv(path) for path in (done / "tables").iterdir()}
         assert set(tables["ablation"]["kind"]) == kinds
-        assert list(tables["ablation"].columns) == SCHEMAS["ablation"].required
+        columns = [*SCHEMAS["ablation"].required, *OPTIONAL["ablation"]]
+        assert list(tables["ablation"].columns) == columns
         assert tables["interactions"].empty
         assert list(tables["interactions"].columns) == SCHEMAS["interactions"].required
     assert calls == Counter(ABLATED)
-    assert tables["core"].empty
-    assert tables["core_summary"]["core_size"].tolist() == [0]
+    assert tables["core"]["core_size"].tolist() == [0]
+    assert tables["core"]["heads"].isna().all()
     assert not tables["head_categories"]["in_core"].any()
 
 

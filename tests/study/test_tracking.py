@@ -44,7 +44,7 @@ def test_the_summary_has_accuracies_and_the_core(run: Path) -> None:
         for sparsity, same in rows.groupby("target_sparsity"):
             assert len(same) == 3
             expected[f"accuracy/{split}/s{sparsity:.2f}"] = sum(same["accuracy"]) / 3
-    core = pd.read_csv(run / "tables" / "core_summary.csv").iloc[0]
+    core = pd.read_csv(run / "tables" / "core.csv").iloc[0]
     names = {"size": "core_size", "expected_by_chance": "expected_by_chance", "p_value": "p_value"}
     expected |= {f"core/{name}": float(core[column]) for name, column in names.items()}
     assert len(expected) == 2 * 3 + 3

@@ -87,16 +87,22 @@ CONTROL_COLUMNS = (
     Column("n_controls", "whole", "these sets, of as many other heads of each layer, and MLPs"),
     p_column("p_control", "of so large a change, up or down, among them"),
 )
-ABLATION_CONTROLS = Schema(
-    "ablation_controls",
-    "What the core, or components, cost together and alone, beside as many others of each layer; "
-    "changes are shares for accuracy and nats for the margin, on as many examples as n says.",
-    (
-        *(SET, SIZE, *PLACE, N, METRIC),
-        Column("change", "number", "of the metric without the set"),
-        *CONTROL_COLUMNS,
+CONTROLLED = ABLATION.named(
+    ABLATION.name,
+    "",
+    Column("n_beside", "whole", "examples of the comparison with controls", optional=True),
+    replace(CONTROL_COLUMNS[3], optional=True),
+    *(
+        Column(f"{metric}_{name}", "number", meaning, optional=True)
+        for metric in CLASS_METRICS
+        for name, meaning in (
+            ("change_beside", f"change of {metric} on these, a share or nats"),
+            *((c.name, f"{c.meaning}: {metric}") for c in CONTROL_COLUMNS if c.kind == "number"),
+        )
     ),
 )
+"""What a study says of the core, or components, ablated together and alone, beside as many others
+of each layer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -294,15 +300,19 @@ def ends(
 def control_table(
     ablations: Ablations, controls: Mapping[ComponentSet, Sequence[ComponentSet]]
 ) -> pd.DataFrame:
-    """Changes of sets beside those of their controls; the columns of `ABLATION_CONTROLS`."""
-    rows: list[dict[str, Any]] = []
+    """Changes of sets beside those of their controls; the columns that `CONTROLLED` adds."""
+    where, rows = ("set", "data", "split", "subset"), list[dict[str, Any]]()
     for subset, members in ablations.full.groups() if controls else []:
         for cut, others in controls.items():
+            at = place(ablations, str(cut), len(cut), subset, members)
+            row = {name: at[name] for name in where} | {"n_beside": at["n"]}
             for metric in ablations.metrics:
                 change, *beside = (
                     float(ablations.changes(s, metric)[members].mean()) for s in (cut, *others)
                 )
-                row = place(ablations, str(cut), len(cut), subset, members)
-                row |= {"metric": metric, "change": change, **among_controls(change, beside)}
-                rows.append(row)
-    return pd.DataFrame(rows, columns=ABLATION_CONTROLS.names)
+                figures = among_controls(change, beside)
+                row["n_controls"] = figures.pop("n_controls")
+                row[f"{metric}_change_beside"] = change
+                row |= {f"{metric}_{name}": value for name, value in figures.items()}
+            rows.append(row)
+    return pd.DataFrame(rows, columns=[*where, *CONTROLLED.names[len(ABLATION.names) :]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,19 @@ INFORMATION = Schema(
         REASON,
     ),
 )
+
+
+def with_information(schema: Schema, name: str, meaning: str, *more: Column) -> Schema:
+    """A schema of changes with those of `INFORMATION`, see `beside_changes`."""
+    own = (column for column in INFORMATION.columns if column.name not in schema.names)
+    return schema.named(name, meaning, *more, *(replace(column, optional=True) for column in own))
+
+
+def beside_changes(information: pd.DataFrame, changes: pd.DataFrame) -> pd.DataFrame:
+    """Changes in information and, except on groups of subsets, in accuracy and margin."""
+    both = information.columns.intersection(changes.columns)
+    table = information.merge(changes, "left", [*both])
+    return table[[*changes, *(name for name in information if name not in both)]]
 
 
 def information_table(

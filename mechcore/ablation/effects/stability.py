@@ -41,9 +41,16 @@ def _mean(name: str, meaning: str) -> tuple[Column, ...]:
 
 STABILITY = Schema(
     "stability",
-    "Reliability of the ranking of single components by their changes: agreement between "
-    "random halves of the examples, and with bootstrap resamples of all of them.",
+    "Reliability of the ranking of single components by their changes, and of sets of equal size "
+    "by their interactions: agreement between random halves of the examples, and with bootstrap "
+    "resamples of all of them.",
     (
+        Column(
+            "ranked_by",
+            "text",
+            "analysis that ranks them: ``sweep``, ``ablation`` or ``search``, on its unseen half",
+            optional=True,
+        ),
         Column("size", "whole", "components in each of the sets ranked; 1 for single components"),
         *(DATA, SPLIT, N, METRIC.called("metric", names={})),
         Column("n_ranked", "whole", "components or sets ranked", header="ranked"),
@@ -56,17 +63,6 @@ STABILITY = Schema(
         *_mean("resamples_jaccard", "the same of resamples and all examples"),
         Column("largest", "text", "these, with the share of halves that have it in their top"),
     ),
-)
-"""All such tables; those of interactions have their own names."""
-
-_SETS = (
-    "Reliability of the ranking of sets of equal size by their interactions; columns as in "
-    "``stability``."
-)
-INTERACTION_STABILITY = STABILITY.named("interaction_stability", _SETS)
-SEARCH_STABILITY = STABILITY.named(
-    "search_stability",
-    "The same for sets that a search found, on the half of the data that it did not see.",
 )
 
 
@@ -85,7 +81,7 @@ def change_stability(
         if singles
     }
     rows = _rows(ablations, singles, values, n_resamples, seed)
-    return pd.DataFrame(rows, columns=STABILITY.names)
+    return pd.DataFrame(rows, columns=STABILITY.required)
 
 
 def interaction_stability(
@@ -103,7 +99,7 @@ def interaction_stability(
             for metric in ablations.metrics
         }
         rows += _rows(ablations, sets, values, n_resamples, seed)
-    return pd.DataFrame(rows, columns=STABILITY.names)
+    return pd.DataFrame(rows, columns=STABILITY.required)
 
 
 def _rows(

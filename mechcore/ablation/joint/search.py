@@ -95,7 +95,7 @@ class Search(Shown):
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables by name; that of races only if there were any."""
         tables = {"superadditive": self.found, "screening": self.screening}
-        tables["search_stability"] = self.stability
+        tables["stability"] = self.stability
         if self.races:
             decisions = [raced.decisions for raced in self.races.values()]
             tables["race"] = pd.concat(decisions, ignore_index=True)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import ABLATION, Ablations, Answers, ablation_table
-from mechcore.ablation.effects.information import INFORMATION, information_table
+from mechcore.ablation.effects.information import information_table, with_information
 from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
 from mechcore.tables import Column
@@ -20,12 +20,11 @@ ENDS = (
     Column("receiver", "text", "the component that does not see them, or ``answer``"),
     Column("input", "text", "the blind inputs of a head: ``q``, ``k``, ``v``, or ``all``"),
 )
-_MEANING = "when paths from senders to a receiver are cut, on every subset"
-PATHS = ABLATION.named("paths", f"Changes in accuracy and margin {_MEANING}.", *ENDS)
-PATH_INFORMATION = INFORMATION.named(
+PATHS = with_information(
+    ABLATION,
     "path_information",
-    f"Changes in information, and by a moved threshold, {_MEANING} and group of subsets; "
-    "negative: worse when cut.",
+    "Changes when paths from senders to a receiver are cut, on every subset and, in information, "
+    "on groups of subsets; negative: worse when cut.",
     *ENDS,
 )
 
@@ -42,7 +41,7 @@ def path_table(ablations: Ablations, **options: Any) -> pd.DataFrame:
 def path_information_table(
     ablations: Ablations, groups: Mapping[str, Sequence[str]] | None = None, **options: Any
 ) -> pd.DataFrame:
-    """`mechcore.ablation.information_table` of the sets of paths, as in `PATH_INFORMATION`.
+    """`mechcore.ablation.information_table` of the sets of paths; the columns of `PATHS`.
 
     Raises:
         InputError: a set has several receivers, a group names an unknown subset, or logits were
