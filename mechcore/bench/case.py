@@ -31,14 +31,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Case(Shown):
-    """A model of known truth with its data.
-
-    Attributes:
-        name: what it is called in tables.
-        model: a TransformerLens model.
-        data: labelled texts by split: ``train``, ``id`` and, where there is one, ``ood``.
-        truth: what is true of the model.
-    """
+    """A TransformerLens model of known truth, with labelled texts by split."""
 
     name: str
     model: Any

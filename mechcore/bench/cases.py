@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from mechcore.bench.case import Case
-from mechcore.bench.planted import CATALOGUE, planted_case
+from mechcore.bench.planted import CATALOGUE
 from mechcore.bench.trained import TRAINED, trained_case, trained_truth
 from mechcore.errors import InputError
 
@@ -33,7 +33,7 @@ def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cp
     """One of `case_names`; the checkpoint of a planted one goes to ``folder``."""
     (name,) = case_names([name])
     if name in CATALOGUE:
-        return planted_case(name, folder, seed=seed, device=device)
+        return CATALOGUE[name].case(name, folder, seed=seed, device=device)
     case = trained_case(name.removeprefix(_TRAINED), seed=seed, device=device)
     return replace(case, name=name)
 

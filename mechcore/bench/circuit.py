@@ -94,7 +94,6 @@ class Circuit:
     """What a planted transformer computes.
 
     Attributes:
-        n_slots: slots of a text.
         heads: what its heads do, at most one thing each; all other heads do nothing.
         gates: what its MLPs do.
         distractors: heads that attend to a slot and write to a feature that nothing reads.

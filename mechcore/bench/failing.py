@@ -14,7 +14,7 @@ import numpy as np
 from mechcore.bench.circuit import ANSWER, Circuit, Gate
 from mechcore.bench.planted import LONGEST, copy
 from mechcore.bench.planting import Form, plant, tokenizer_of
-from mechcore.bench.population import Domain, Population, as_texts
+from mechcore.bench.population import Population, as_texts
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.models import load_model
@@ -62,27 +62,18 @@ CIRCUITS: Mapping[str, tuple[Circuit, tuple[float, float]]] = {
 """
 
 
-def failing_examples(name: str, split: str, n: int, seed: int) -> Examples:
-    """``n`` texts of a split, drawn at random; subsets go by slots that do not tell the label."""
-    domain: Domain = "ood" if split == "ood" else "id"
-    population = Population(SLOTS, {0: CIRCUITS[name][1]}, [(1, 2)])
-    values, labels = population.draw(n, domain, seed)
-    if name == "threshold" and domain == "ood":
-        values[:, 0] = 1
-    fillers = np.random.default_rng([seed, n]).integers(0, 3, n)
-    texts = as_texts(split, values, labels, fillers)
-    kinds = [f"kind {2 * int(a > 0) + int(b > 0) + 1}" for a, b in values[:, 3:5]]
-    return Examples(split, texts.frame.assign(subset=kinds))
-
-
 def failing_data(name: str, sizes: Mapping[str, int], seed: int = 0) -> dict[str, EncodedExamples]:
-    """The encoded texts of some splits, see `failing_examples`."""
-    return {
-        split: encode(
-            failing_examples(name, split, n, 3 * seed + i), tokenizer_of(), max_length=LONGEST
-        )
-        for i, (split, n) in enumerate(sizes.items())
-    }
+    """As many texts of some splits; subsets go by slots that do not tell the label."""
+    population, data = Population(SLOTS, {0: CIRCUITS[name][1]}, [(1, 2)]), {}
+    for i, (split, n) in enumerate(sizes.items(), 3 * seed):
+        values, labels = population.draw(n, "ood" if split == "ood" else "id", i)
+        if name == "threshold" and split == "ood":
+            values[:, 0] = 1
+        fillers = np.random.default_rng([i, n]).integers(0, 3, n)
+        kinds = [f"kind {2 * int(a > 0) + int(b > 0) + 1}" for a, b in values[:, 3:5]]
+        frame = as_texts(split, values, labels, fillers).frame.assign(subset=kinds)
+        data[split] = encode(Examples(split, frame), tokenizer_of(), max_length=LONGEST)
+    return data
 
 
 def failing_model(name: str, folder: str | Path, *, seed: int = 0, noise: float = 0.0) -> Any:

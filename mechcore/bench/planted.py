@@ -180,8 +180,3 @@ NOISE = 0.02
 """Of the noisy cases, see `Form`."""
 CATALOGUE: Mapping[str, Planted] = _catalogue()
 """Planted transformers by name."""
-
-
-def planted_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A planted transformer of the `CATALOGUE`, written to a folder and loaded."""
-    return CATALOGUE[name].case(name, folder, seed=seed, device=device)

@@ -91,12 +91,10 @@ class Readout:
     """How to read one model's answers to one kind of data.
 
     Attributes:
-        n_classes: classes of the answer.
         tokens: the tokens that are the classes; None for all outputs, or several tokens each.
         at_last_position: whether logits are read at each row's last real position.
         label_map: from label names to classes; None for data whose labels are class indices.
         mapping: how labels and classes are matched, in words.
-        continuations: answers of several tokens.
         everywhere: whether a language model's logits are read at all positions.
     """
 

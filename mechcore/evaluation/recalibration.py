@@ -100,11 +100,8 @@ class Effect(Shown):
 class Decomposition(Shown):
     """Change in balanced accuracy of each set, in two parts that add up to it.
 
-    Attributes:
-        accuracy: the change in balanced accuracy.
-        information: the change in recalibrated accuracy.
-        auc: the change in the area under the curve of the margin, for two labels; else None.
-        shift: the largest change in how often a label is said; its ``full`` is NaN.
+    For two labels there is that of the area under the curve of the margin. ``shift`` is the largest
+    change in how often a label is said; its ``full`` is NaN.
     """
 
     accuracy: Effect

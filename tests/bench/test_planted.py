@@ -8,7 +8,7 @@ import pytest
 
 from mechcore.ablation import ComponentSet
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, Relay
-from mechcore.bench.planted import CATALOGUE, Planted, planted_case
+from mechcore.bench.planted import CATALOGUE, Planted
 from mechcore.bench.planting import Form, token_values
 from mechcore.bench.population import Population
 from mechcore.components import Component, Mask
@@ -100,7 +100,7 @@ def test_the_population_is_what_is_drawn() -> None:
 
 
 def test_noise_leaves_what_is_planted(tmp_path: Path) -> None:
-    case = planted_case("or-encoder-noisy", tmp_path)
+    case = CATALOGUE["or-encoder-noisy"].case("noisy", tmp_path)
     full = evaluate(case.model, case.data["id"])
     planted = CATALOGUE["or-encoder-noisy"]
     assert full.accuracy == pytest.approx(planted.oracle.accuracy("id"), abs=0.02)

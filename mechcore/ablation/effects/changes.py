@@ -144,7 +144,6 @@ class Ablations(Shown):
 
     Attributes:
         full: the full model's answers; `Measured`, as ``without``, if a metric was measured.
-        without: answers without each set.
         data: name of the data set.
         split: ``"id"`` or ``"ood"``.
         agreement: share of a sample's answers that are those of float32, in another precision.

@@ -15,7 +15,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.clusters import Sample, degrees_of_freedom
 from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import adjusted_p
-from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
+from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
 
 if TYPE_CHECKING:
@@ -99,7 +99,10 @@ def information_table(
             parts = decompose(
                 full, without, correct, clusters=clusters, seed=statistics.get("seed", 0)
             )
-            for figure, effect in _effects(parts).items():
+            effects = (parts.accuracy, parts.information, parts.threshold, parts.shift, parts.auc)
+            for figure, effect in zip(FIGURES, effects, strict=True):
+                if effect is None:
+                    continue
                 columns = _columns(figure, effect, samples, statistics)
                 for row, *values in zip(placed, *columns.values(), strict=True):
                     row.update(zip(columns, values, strict=True))
@@ -125,12 +128,6 @@ def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:
             "whole vocabulary; give the data's labels answer words"
         )
     return logits
-
-
-def _effects(parts: Decomposition) -> dict[str, Effect]:
-    effects = (parts.accuracy, parts.information, parts.threshold, parts.shift, parts.auc)
-    named = zip(FIGURES, effects, strict=True)
-    return {name: effect for name, effect in named if effect is not None}
 
 
 def _columns(

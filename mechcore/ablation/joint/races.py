@@ -41,11 +41,9 @@ class Race(Shown):
     """The decisions of a race, and their cost.
 
     Attributes:
-        sets: the sets raced.
         goal: what to decide, with the first bound of the effect on one example.
         decisions: the columns of `DECISIONS`, in the order of the sets.
         audit: the columns of `AUDIT`, for the sets that ran to the end.
-        n_examples: number of examples available.
         n_looks: numbers of examples after which decisions were made.
         layers: total evaluations of a layer on one example.
         exact_layers: the same for all sets on all examples.

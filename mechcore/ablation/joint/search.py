@@ -71,10 +71,8 @@ class Search(Shown):
     Attributes:
         found: the columns of `SUPERADDITIVE`, in search order.
         screening: the columns of `SCREENING`.
-        n_pairs: number of pairs.
         n_screened_out: number of pairs not ablated.
         n_tested: number of sets of two or more components ablated in the search.
-        cost: cost of the predictions.
         stability: of the order of the sets, on data that the search did not see.
         races: with a guarantee, the decisions, by size of the sets.
         missed: with a guarantee, how many of how many pairs sampled from those screened out

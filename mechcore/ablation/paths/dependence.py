@@ -65,16 +65,10 @@ CORE_DEPENDENCE = Schema(
 
 @dataclass(frozen=True, eq=False)
 class Readers:
-    """Answers with ablated or blind readers of the core, on one data set.
+    """Answers without each component, and with each alone blind to the core, on one data set.
 
-    Attributes:
-        full: answers of the full model.
-        without: answers without each component.
-        blind: answers with each component alone blind to the core.
-        controls: for each set of random heads, answers with each of the same components blind to
-            them. Sets with the same heads before a component share one object, and count once.
-        data: name of the data set.
-        split: ``"id"`` or ``"ood"``.
+    Controls are, for each set of random heads, answers with each of the same components blind to
+    them. Sets with the same heads before a component share one object, and count once.
     """
 
     full: Evaluation
