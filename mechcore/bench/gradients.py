@@ -36,7 +36,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.models.hooks import hooked
 from mechcore.models.protocol import frozen, hook_mlp_out, hook_z
-from mechcore.pruning.attribution import BATCH_SIZE, mean_slopes
+from mechcore.pruning.attribution import BATCH_SIZE, attribution_scores
 from mechcore.pruning.teacher import ranking_teacher
 from mechcore.session import plain_session
 
@@ -55,7 +55,8 @@ def gradient_drop_scores(
             "gradient-drop: the model has one layer, without which there is no gradient; expected "
             "at least two: use attribution"
         )
-    total = mean_slopes(model, data, means, batch_size, "gradient-drop", _dropped_in_turn)
+    options: Any = {"name": "gradient-drop", "watched": _dropped_in_turn}
+    total = attribution_scores(model, data, means, batch_size=batch_size, **options)
     return total / (n_layers - 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from mechcore import evaluate
 from mechcore.bench.alone import optimal_constants, optimal_scores, singles_scores
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, MismatchError
 from mechcore.masking.means import MeanActivations
 
 N = 6
@@ -84,15 +82,3 @@ def test_constants_stand_in_as_means_do_and_never_do_more_harm(loud: Subject) ->
         again = optimal_scores(model, few, loud.means, **options)
         assert torch.equal(found, again)
     assert not loud.means.z.requires_grad
-
-
-def test_what_has_no_scores(loud: Subject, planted: Subject) -> None:
-    empty = replace(loud.data, input_ids=[], token_type_ids=[])
-    for scores in (singles_scores, optimal_scores):
-        with pytest.raises(MismatchError, match="computed on another model"):
-            scores(loud.model, loud.data, planted.means)
-        with pytest.raises(InputError, match="none; expected at least one"):
-            scores(loud.model, empty, planted.means)
-    for options in ({"steps": 0}, {"lr": 0.0}, {"lr": float("nan")}):
-        with pytest.raises(InputError, match="expected at least one step and a rate above 0"):
-            optimal_scores(loud.model, loud.data, planted.means, **options)
