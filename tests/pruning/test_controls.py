@@ -17,9 +17,6 @@ from mechcore.pruning import Subnetwork, discretise
 from mechcore.pruning.controls import layer_matched, random_subnetworks
 
 SHAPE = ModelShape(3, 4)
-SIGMAS = 4.5
-"""Fewer than one in 100 000 counts lie further from their mean; the seeds are fixed."""
-
 # -- uniformly drawn components -------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mechcore.pruning.hard_concrete import deterministic, probability_of_zero, sample
 
-logits = st.floats(-12, 12, allow_nan=False)
 noise = st.floats(0, 1, exclude_max=True, allow_nan=False, width=32)
 
 

@@ -29,11 +29,6 @@ KINDS |= {"role": 240, "described": 240}
 """300 people with 2, 1 and 2 facts; 20 cities with 3 and 1; 12 roles in each of 20 cities."""
 
 
-def sentences(examples: Examples, kind: str) -> list[str]:
-    chosen = examples.subset(kind).frame
-    return [f"{text} {word}" for text, word in zip(chosen["text_a"], chosen["label"], strict=True)]
-
-
 def splits(seed: int) -> list[Facts]:
     task = tiny_ordering(seed)
     hops = [each for one in tiny_fact_tasks(seed) for each in (one.facts, one.implications)]
