@@ -13,13 +13,14 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
+from mechcore.errors import InputError
 from mechcore.masking.counterfactual import Counterfactual, paired
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.models.hooks import hooked
 from mechcore.models.protocol import frozen, hook_mlp_out, hook_z
-from mechcore.pruning.attribution import BATCH_SIZE, mean_slopes
+from mechcore.pruning.attribution import BATCH_SIZE, attribution_scores
 from mechcore.pruning.teacher import ranking_teacher
 from mechcore.session import plain_session
 
@@ -33,8 +34,15 @@ def gradient_drop_scores(
     cancel out: ``E[1 / (L - 1) sum_l |dM^l / dm|]``, without gradients through what layer l puts
     out. A component's own layer gives 0 of these L terms, hence L - 1.
     """
-    total = mean_slopes(model, data, means, batch_size, "gradient-drop", _dropped_in_turn)
-    return total / (ModelShape.of(model).n_layers - 1)
+    n_layers = ModelShape.of(model).n_layers
+    if n_layers < 2:
+        raise InputError(
+            "gradient-drop: the model has one layer, without which there is no gradient; expected "
+            "at least two: use attribution"
+        )
+    options: Any = {"name": "gradient-drop", "watched": _dropped_in_turn}
+    total = attribution_scores(model, data, means, batch_size=batch_size, **options)
+    return total / (n_layers - 1)
 
 
 @contextmanager

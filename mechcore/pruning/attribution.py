@@ -29,22 +29,35 @@ from mechcore.session import plain_session
 BATCH_SIZE = 32
 
 
+@plain_session()
 def attribution_scores(
     model: Any,
     data: Any,
     means: MeanActivations,
     *,
     batch_size: int = BATCH_SIZE,
+    name: str = "attribution",
+    watched: Callable[[Any], AbstractContextManager[Iterable[object]]] | None = None,
 ) -> Float[Tensor, "layer component"]:
     """Mean over examples of the absolute derivative of the log-odds by each mask value, nats.
 
     The log-odds are those of the class that the full model chooses; labels are not used.
+    ``watched`` makes a context for a forward of the model that yields an iterable with one backward
+    pass per item; derivatives are summed over these.
 
     Raises:
         MismatchError: the means are another model's.
         InputError: there are no examples, or a language model's have no answers.
     """
-    return mean_slopes(model, data, means, batch_size, "attribution")
+    shape = ModelShape.of(model)
+    data = as_encoded(model, data, split="train", labelled=False)
+    check_examples(data)
+    readout = Readout.of(model, data, labelled=False)
+    total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
+    quantity = _chosen_log_odds
+    for _, slope in _slopes(model, data, means, batch_size, name, readout, quantity, watched):
+        total += slope.abs().double().sum(0)
+    return (total / len(data)).float()
 
 
 @plain_session()
@@ -74,31 +87,6 @@ def margin_slopes(
     for rows, slope in _slopes(model, data, means, batch_size, "slopes", readout, margin):
         slopes[rows] = slope
     return slopes
-
-
-@plain_session()
-def mean_slopes(
-    model: Any,
-    data: Any,
-    means: MeanActivations,
-    batch_size: int,
-    name: str,
-    watched: Callable[[Any], AbstractContextManager[Iterable[object]]] | None = None,
-) -> Float[Tensor, "layer component"]:
-    """Mean absolute derivatives of the log-odds, for `attribution_scores` and others (``name``).
-
-    ``watched`` makes a context for a forward of the model that yields an iterable with one backward
-    pass per item; derivatives are summed over these.
-    """
-    shape = ModelShape.of(model)
-    data = as_encoded(model, data, split="train", labelled=False)
-    check_examples(data)
-    readout = Readout.of(model, data, labelled=False)
-    total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
-    quantity = _chosen_log_odds
-    for _, slope in _slopes(model, data, means, batch_size, name, readout, quantity, watched):
-        total += slope.abs().double().sum(0)
-    return (total / len(data)).float()
 
 
 def _slopes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -125,7 +125,7 @@ def effective_size(
     return pd.DataFrame(rows, columns=EFFECTIVE_SIZE.names)
 
 
-def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
+def _kept(grid: pd.DataFrame) -> Mapping[Any, float]:
     """Share of components that each subnetwork keeps, by checkpoint, seed and target sparsity."""
     keys = ["checkpoint", "seed", "target_sparsity"]
     if KEPT not in grid:
@@ -210,7 +210,7 @@ def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.Dat
 
 def _check_shares(frame: pd.DataFrame, name: str, column: str) -> None:
     """Percent would pass for shares; of a target of 1 nothing is left."""
-    inclusive = "left" if column == "target_sparsity" else "both"
+    inclusive: Literal["left", "both"] = "left" if column == "target_sparsity" else "both"
     bad = ~frame[column].between(0, 1, inclusive=inclusive)
     if bad.any():
         interval = "[0, 1)" if inclusive == "left" else "[0, 1]"

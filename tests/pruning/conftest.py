@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import helpers
 import pytest
 import torch
-from helpers import Cases
 from pruning.oracles import PLANTED, Steps, Subject
-
-from mechcore.models import load_model
-from mechcore.models.protocol import weights_of
 
 
 @pytest.fixture(scope="session")
@@ -32,15 +26,6 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 def loud(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A random classifier whose answers depend on every component."""
     return Subject.of(helpers.hf_classifier("bert", seed=1), tmp_path_factory.mktemp("loud"))
-
-
-@pytest.fixture
-def trainable(cases: Cases) -> Any:
-    """A model of which every other weight is trainable."""
-    model = load_model(cases.path("bert"))
-    for i, parameter in enumerate(weights_of(model).parameters()):
-        parameter.requires_grad_(i % 2 == 0)
-    return model
 
 
 @pytest.fixture

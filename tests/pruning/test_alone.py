@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from mechcore import evaluate
 from mechcore.bench.alone import optimal_constants, optimal_scores, singles_scores
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, MismatchError
 from mechcore.masking.means import MeanActivations
 
 N = 6

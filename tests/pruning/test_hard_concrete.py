@@ -8,35 +8,11 @@ from hypothesis import strategies as st
 
 from mechcore.pruning.hard_concrete import deterministic, probability_of_zero, sample
 
-logits = st.floats(-12, 12, allow_nan=False)
 noise = st.floats(0, 1, exclude_max=True, allow_nan=False, width=32)
 
 
 def tensor(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
-
-
-def test_samples_by_hand() -> None:
-    # u = 1/2 adds no noise: s = sigmoid(1.5 log_alpha), stretched to 1.2 s - 0.1.
-    # log_alpha = 0: s = 1/2. log_alpha = 2/3: s = 1 / (1 + 1/e) = 0.731059.
-    # u = 0.8: log(u / (1 - u)) = log 4 = 1.386294, s = 4^1.5 / (1 + 4^1.5) = 8/9.
-    # u = 0.2 mirrors it: s = 1/9, and 1.2/9 - 0.1 = 1/30.
-    # log_alpha = -log 4 takes the noise of u = 0.8 away again.
-    log_alpha = tensor(0.0, 2 / 3, 0.0, 0.0, -math.log(4))
-    uniform = tensor(0.5, 0.5, 0.8, 0.2, 0.8)
-    expected = tensor(0.5, 1.2 * 0.7310585786 - 0.1, 1.2 * 8 / 9 - 0.1, 1 / 30, 0.5)
-    # The noise is squeezed into [1e-6, 1 - 1e-6], hence the tolerance.
-    torch.testing.assert_close(sample(log_alpha, uniform), expected, rtol=0, atol=2e-6)
-
-
-def test_the_ends_are_clamped_to_exact_zeros_and_ones() -> None:
-    # s < 1/12 gives 0 and s > 11/12 gives 1: at log_alpha = 0 these are u < 1 / (1 + 11^(2/3))
-    # = 0.168173 and u > 0.831827.
-    uniform = tensor(0.16816, 0.16819, 0.83181, 0.83184)
-    low, above, under, high = sample(torch.zeros(4, dtype=torch.float64), uniform).tolist()
-    assert (low, high) == (0.0, 1.0)
-    assert 0 < above < 1e-4
-    assert 1 - 1e-4 < under < 1
 
 
 def test_the_probability_of_zero_by_hand() -> None:

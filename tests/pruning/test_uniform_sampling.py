@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
 import torch
 from helpers import Cases
 from pruning.oracles import (
@@ -22,14 +21,7 @@ from mechcore.components import ModelShape
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import discretise
 from mechcore.pruning.teacher import example_order
-from mechcore.pruning.uniform_sampling import START, draw, ugs_scores
-
-
-def test_draws_by_hand() -> None:
-    # p = 1/2: w = 1/4, so noise under 3/8 gives 1 and over 5/8 gives 0.
-    p = torch.tensor([[0.5]])
-    noise = torch.tensor([0.0, 0.374, 0.4375, 0.5, 0.5625, 0.626, 0.999])[:, None, None]
-    assert draw(p, noise).flatten().tolist() == pytest.approx([1, 1, 0.75, 0.5, 0.25, 0, 0])
+from mechcore.pruning.uniform_sampling import START, ugs_scores
 
 
 def test_steps_are_those_of_a_second_implementation(cases: Cases) -> None:

@@ -133,17 +133,6 @@ def test_the_interval_of_a_mean_size_is_over_seeds() -> None:
     assert found.loc[["c", "d"], ["mean_low", "mean_high"]].isna().all(axis=None)
 
 
-def test_the_order_of_rows_does_not_matter() -> None:
-    expected = effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1)
-    for seed in range(2):
-        shuffled = GRID.sample(frac=1, random_state=seed)
-        assert effective_size(FULL, shuffled, groups=GROUPS, tolerance=0.1).equals(expected)
-        of_full = FULL.sample(frac=1, random_state=seed)
-        found = effective_size(of_full, shuffled, groups=GROUPS, tolerance=0.1)
-        assert list(found["checkpoint"].unique()) == list(of_full["checkpoint"].unique())
-        same(*(t.sort_values(KEYS, ignore_index=True) for t in (found, expected)))
-
-
 # -- the edges ------------------------------------------------------------------------------------
 
 

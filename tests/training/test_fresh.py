@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
-from helpers import CLASSES, FEW, WORDS, close, gpt2_language_model, hf_classifier, word_tokenizer
+from helpers import CLASSES, FEW, WORDS, hf_classifier, word_tokenizer
 from models.checkpoints import change_config
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -26,10 +26,8 @@ from mechcore.models.protocol import forward
 from mechcore.training import (
     TrainSettings,
     accuracies,
-    answering,
     classification,
     new_model,
-    train,
 )
 from mechcore.worlds.embedded import tiny_decoder_dir
 
@@ -163,21 +161,6 @@ def test_a_head_for_other_classes_is_replaced(names: tuple[str, ...], tmp_path: 
     assert float(head.detach().std()) == pytest.approx(0.02, rel=0.5)  # the old one has 0.3
     kept = old.bert.state_dict()
     assert all(torch.equal(v, kept[n]) for n, v in model.bert.state_dict().items())
-
-
-def test_a_language_model_learns_with_a_prompt(tmp_path: Path) -> None:
-    gpt2_language_model(pad_token_id=None).save_pretrained(tmp_path / "base")
-    no_padding_tokenizer().save_pretrained(tmp_path / "base")
-    model, tokenizer = new_model(tmp_path / "base", prompt="{a} {b}", seed=0)
-    data = examples()
-    answers = dict(zip(CLASSES, ("yes", "no", "if"), strict=True))
-    objective = answering(model, tokenizer, "{a} {b}", answers)
-    train(model, objective, data, {"id": data}, tmp_path / "run", SETTINGS, progress=False)
-    final = tmp_path / "run" / "final"
-    reference = hf.AutoModelForCausalLM.from_pretrained(final).eval()
-    ids = torch.tensor([[3, 4, 5, 6, 7]])
-    with torch.no_grad():
-        close(forward(load_model(final), {"input_ids": ids}), reference(ids).logits)
 
 
 def refused(base: Path, message: str, **options: Any) -> None:

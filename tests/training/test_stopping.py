@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -219,20 +218,6 @@ def test_a_run_that_is_interrupted_keeps_the_best_weights(
     pd.testing.assert_frame_equal(run(out), read_history(whole), check_exact=True)
     for name in ("final", "step-0006", "step-0012"):
         assert weights(out, name) == weights(whole, name)
-
-
-def test_a_finished_run_is_not_repeated_and_another_is_refused(tmp_path: Path, whole: Path) -> None:
-    out, model = tmp_path / "run", encoder(DROPOUT)
-    shutil.copytree(whole, out)
-    pd.testing.assert_frame_equal(run(out, model=model), read_history(whole))
-    run(out, replace(WATCHED, watch="id"))  # the same, by name
-    for change, message in (
-        ({"patience": 3}, "these differ: patience"),
-        ({"patience": None}, "these differ: patience, watch"),
-        ({"watch": "ood"}, "these differ: watch"),
-    ):
-        with pytest.raises(InputError, match=message):
-            run(out, replace(WATCHED, **change))
 
 
 def test_a_best_step_that_was_not_evaluated_is_an_error(tmp_path: Path) -> None:

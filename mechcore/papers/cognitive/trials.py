@@ -9,7 +9,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -158,11 +157,6 @@ def generate(
         InputError: an argument is out of its range, or the split has no numbers of such
             differences.
     """
-    for name, value, known in (("rendering", rendering, Rendering), ("split", split, Split)):
-        if value not in get_args(known):
-            raise InputError(
-                f"cognitive task: {name} {value!r} is unknown; use {' or '.join(get_args(known))}"
-            )
     if n < 1:
         raise InputError(f"cognitive task: n is {n}; ask for at least 1 trial")
     rng = random.Random(f"cognitive {rendering} {split} {seed}")

@@ -9,19 +9,12 @@ from mechcore._lazy import attach
 
 if TYPE_CHECKING:
     from mechcore.papers.extractive.ranks import mean_rank as mean_rank
-    from mechcore.papers.extractive.ranks import ranks as ranks
     from mechcore.papers.extractive.ranks import rewards as rewards
-    from mechcore.papers.extractive.results import ExtractiveScores as ExtractiveScores
     from mechcore.papers.extractive.results import align as align
     from mechcore.papers.extractive.scores import extractive_scores as extractive_scores
-    from mechcore.papers.extractive.scores import weight_effects as weight_effects
     from mechcore.papers.extractive.settings import TuneSettings as TuneSettings
-    from mechcore.papers.extractive.tuning import tune as tune
     from mechcore.papers.extractive.tuning import tuned as tuned
-    from mechcore.papers.extractive.weights import WeightDelta as WeightDelta
     from mechcore.papers.extractive.weights import applied as applied
-    from mechcore.papers.extractive.weights import delta_from as delta_from
-    from mechcore.papers.extractive.weights import restored as restored
     from mechcore.papers.extractive.weights import snapshot as snapshot
     from mechcore.papers.extractive.weights import trainable_names as trainable_names
 

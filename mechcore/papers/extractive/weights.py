@@ -149,8 +149,8 @@ class WeightDelta(dict[str, Tensor]):
     """A change of some of a model's weights, by their names in `named_weights`.
 
     >>> delta = WeightDelta({"a": torch.tensor([1.0, 2.0])})
-    >>> (delta + 2 * delta - delta)["a"].tolist()
-    [2.0, 4.0]
+    >>> (delta + 2 * delta)["a"].tolist()
+    [3.0, 6.0]
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -165,9 +165,6 @@ class WeightDelta(dict[str, Tensor]):
         for name, tensor in other.items():
             total[name] = total[name] + tensor if name in total else tensor
         return WeightDelta(total)
-
-    def __sub__(self, other: WeightDelta) -> WeightDelta:
-        return self + -1 * other
 
     def __mul__(self, scale: float) -> WeightDelta:
         return WeightDelta({name: tensor * scale for name, tensor in self.items()})

@@ -134,22 +134,6 @@ def test_what_a_model_has_read_is_decoded_and_what_it_has_not_is_not(
     assert check["p"][0] >= 0.1  # known after the first 19 shuffles
 
 
-def test_layers_can_be_chosen(
-    tiny: tuple[Any, Any], trials: Trials, tables: dict[str, pd.DataFrame]
-) -> None:
-    found = decoding_tables(*tiny, trials, layers=[1], shuffles=2)
-    expected = at(tables["cognitive_decoding"], layer=1).reset_index(drop=True)
-    of_shuffles = ["shuffled", "shuffled_high", "p"]
-    pd.testing.assert_frame_equal(
-        found["cognitive_decoding"].drop(columns=of_shuffles), expected.drop(columns=of_shuffles)
-    )
-    assert set(found["cognitive_svm"]["layer"]) == {0, 1}
-    # With 2 shuffles no p is under 1 / 3, and no row can be above.
-    facts = found["cognitive_check"][["n_rows", "n_above", "expected"]]
-    assert facts.values.tolist() == [[9, 0, 0]]
-    assert found["cognitive_decoding"]["p"].min() == pytest.approx(1 / 3)
-
-
 def test_share_that_is_read_by_hand() -> None:
     trials = generate(64, 0, random_order=True)
     shares, frame = share_read(trials), trials.frame

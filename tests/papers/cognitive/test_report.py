@@ -161,15 +161,6 @@ def test_models_that_are_not_matched_and_checks_that_fail_are_named(
     assert "decoded above chance before they are read in pretrained, seed 0." in text
 
 
-def test_captions_say_n_and_seeds(html: str) -> None:
-    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html, re.DOTALL)
-    assert len(captions) == 8
-    for caption in captions[:-1]:
-        assert "pretrained 1, fine-tuned 3, from scratch 3." in caption
-    assert "n = 400 each" in captions[-1]
-    assert sum("n = " in caption for caption in captions) == 7  # attention has no trials of its own
-
-
 # -- what may be missing --------------------------------------------------------------------------
 
 NEEDED = {

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from mechcore.errors import InputError, NotFiniteError
 from mechcore.papers.cognitive import ArmTraining, CognitiveSettings, run
 from mechcore.papers.cognitive.arms import MakeModel, Run, make_model, right_answers
-from mechcore.papers.cognitive.steps import Analysis, Base
+from mechcore.papers.cognitive.steps import Base
 from mechcore.papers.cognitive.study import CognitiveStudy
 from mechcore.papers.cognitive.text import ANSWERS, PROMPT, tiny_tokenizer
 from mechcore.papers.cognitive.trials import generate
@@ -35,11 +34,6 @@ def done(small: CognitiveSettings, tmp_path_factory: pytest.TempPathFactory) -> 
     with helpers.undrawn():
         run(small, out)
     return out
-
-
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mechcore.study.run.build_report", lambda out: out / "report.html")
 
 
 def table(out: Path, name: str) -> pd.DataFrame:
@@ -146,23 +140,6 @@ def test_logits_that_are_not_finite_are_no_answers(small: CognitiveSettings) -> 
 
 def never(*_: Any) -> None:
     raise AssertionError("something was done again")
-
-
-@pytest.mark.usefixtures("no_report")
-def test_what_is_done_is_not_done_again(
-    done: Path, small: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(done, out)
-    before = manifests(out)
-    monkeypatch.setattr(MakeModel, "run", never)
-    with monkeypatch.context() as patch:
-        patch.setattr(Analysis, "run", never)
-        run(small, out)
-    # Other selectivity tests: only their jobs are new.
-    run(replace(small, permutations=100), out)
-    assert len(manifests(out) - before) == MODELS
-    assert manifests(out) > before
 
 
 def test_an_interrupted_training_goes_on_from_what_it_left(

@@ -204,8 +204,6 @@ def test_two_tenths_of_all_pairs_are_held_out_whatever_their_order() -> None:
     ("arguments", "message"),
     [
         ({"n": 0}, "n is 0; ask for at least 1 trial"),
-        ({"rendering": "words"}, "rendering 'words' is unknown; use two_sided or signed"),
-        ({"split": "id"}, "split 'id' is unknown; use train or dev or test"),
         ({"differences": ()}, r"differences \[\]; expected .* from 1 to 89 for 'two_sided'"),
         ({"differences": (90,)}, r"differences \[90\]; expected"),
         ({"differences": (5, 5)}, r"differences \[5, 5\]; expected different"),
@@ -222,31 +220,6 @@ def test_two_tenths_of_all_pairs_are_held_out_whatever_their_order() -> None:
 def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         generate(**({"n": 8, "seed": 0} | arguments))
-
-
-def test_codes_written_out() -> None:
-    trials = generate(16, 0, rendering="signed")
-    rows = {}
-    for row, condition in enumerate(trials.frame["condition"]):
-        rows.setdefault(condition, row)
-    codes = trials.codes.loc[[rows[name] for name in CONDITIONS]]
-    expected = {  # context, motion, color, choice
-        "motion/left/left": [1, -1, -1, -1],
-        "motion/left/right": [1, -1, 1, -1],
-        "motion/right/left": [1, 1, -1, 1],
-        "motion/right/right": [1, 1, 1, 1],
-        "color/left/left": [-1, -1, -1, -1],
-        "color/left/right": [-1, -1, 1, 1],
-        "color/right/left": [-1, 1, -1, -1],
-        "color/right/right": [-1, 1, 1, 1],
-    }
-    assert list(expected) == list(CONDITIONS)
-    signs = codes[["context", "motion", "color", "choice"]]
-    assert signs.to_numpy().tolist() == list(expected.values())
-    assert codes["congruent"].tolist() == [True, False, False, True] * 2
-    for name in ("motion", "color"):
-        assert trials.codes[f"{name}_evidence"].tolist() == trials.frame[name].tolist()
-        assert generate(8, 0).codes[f"{name}_evidence"].dtype == float
 
 
 def test_rows_take_their_spans_along() -> None:
@@ -333,16 +306,6 @@ def test_encoded_trials_of_the_tiny_tokenizer() -> None:
     assert data.words is None
     with pytest.raises(InputError, match="8 of 8 prompts are longer than 16 tokens"):
         encode_trials(trials, tokenizer, max_length=16)
-
-
-def test_the_tiny_tokenizer_knows_its_words() -> None:
-    tokenizer, specials = tiny_tokenizer(), ["[PAD]", "[BOS]", "[EOS]"]
-    assert tokenizer.convert_ids_to_tokens(list(range(3))) == specials
-    assert len(tokenizer) == len({*specials, *WORDS}) == 3 + len(WORDS)
-    assert tokenizer(" left")["input_ids"] == tokenizer("left")["input_ids"]
-    generic = "larger of 10 and 99 is 99 . item a is the z"
-    assert tokenizer.decode(tokenizer(generic)["input_ids"]) == generic
-    assert tokenizer("[BOS] left [EOS]")["input_ids"][::2] == [1, 2]
 
 
 def word_level(**parts: Any) -> hf.PreTrainedTokenizerFast:

@@ -9,14 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made_up_tables import Change, cells, change, put, several
 
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.evidence import Evidence
 from mechcore.papers.cognitive.verdicts import CLAIMS, verdicts
-from mechcore.papers.evidence import InconclusiveError, over_seeds, t_interval
+from mechcore.papers.evidence import InconclusiveError, t_interval
 
 Tables: TypeAlias = dict[str, pd.DataFrame]
 SUPPORTED, NOT, OPEN = "supported", "not supported", "inconclusive"
@@ -461,14 +459,6 @@ def test_responses_are_corrected_for_the_number_of_heads(
     put(rows, "accuracy", right / 20, component="L0.H0")
     tables = study() | {svm: rows.assign(floor=0.5, shuffled_high=0.5)}
     assert judged(tables, 6)[0] == verdict
-
-
-@given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7))
-def test_a_rule_over_seeds_is_never_both_met_and_contradicted(met: list[bool | None]) -> None:
-    found, counts = over_seeds(met)
-    assert (found is True) == (met.count(True) == len(met))
-    assert (found is False) == (met.count(False) > len(met) / 2)
-    assert counts.startswith(f"Met in {met.count(True)} of {len(met)} seed")
 
 
 def test_the_t_interval_is_that_of_the_tables() -> None:

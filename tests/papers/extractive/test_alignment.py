@@ -61,21 +61,6 @@ def test_align(prompt: str, other: str, expected: list[int]) -> None:
     assert align(words(prompt), words(other)) == expected
 
 
-@given(prompts, prompts)
-def test_alignments_are_in_order_and_of_ends_with_themselves(
-    prompt: list[int], other: list[int]
-) -> None:
-    found = align(prompt, other)
-    assert len(found) == len(prompt)
-    assert all(0 <= each < len(other) for each in found)
-    assert found == sorted(found)
-    prefix, suffix = common_ends([prompt, other])
-    assert found[:prefix] == list(range(prefix))
-    assert found[len(found) - suffix :] == list(range(len(other) - suffix, len(other)))
-    for i in (*range(prefix), *range(len(prompt) - suffix, len(prompt))):
-        assert prompt[i] == other[found[i]]
-
-
 @given(wordings)
 def test_subjects_align_at_their_right_ends(
     wording: tuple[list[int], list[list[int]], list[int]],

@@ -78,12 +78,6 @@ def test_the_bias_before_a_gated_product_is_read_after_it() -> None:
     torch.testing.assert_close(product + weights[into.bias], values[into.bias_hook])
 
 
-@pytest.mark.hooked
-def test_encoders_are_refused() -> None:
-    with pytest.raises(InputError, match="HookedEncoder is an encoder"):
-        linear_maps(helpers.hooked_encoder())
-
-
 def test_bridged_encoders_are_refused(cases: helpers.Cases) -> None:
     with pytest.raises(InputError, match="is an encoder; expected a causal language model"):
         linear_maps(cases.get("bert").model)

@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 
 from mechcore.errors import InputError
-from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
-from mechcore.papers.extractive.study import STUDY
+from mechcore.papers.extractive.settings import ExtractiveSettings
 from mechcore.papers.extractive.tuning import TuneSettings
-from mechcore.study.kinds import STUDIES
-from mechcore.study.step import plain
 
 
 @pytest.mark.parametrize(
@@ -38,17 +35,3 @@ def test_ordering_is_done_without_replay_too() -> None:
     ]
     plain = replace(settings, ordering=replace(settings.ordering, replay=0))
     assert plain.orderings(7) == [TuneSettings(0.1, 3, 8, 7, replay=0)]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        default_settings(),
-        default_settings("gpt2"),
-        default_settings().quick(),
-        ExtractiveSettings(seeds=(4,), compat="paper", cuts=(1, 2), precision="bfloat16"),
-    ],
-)
-def test_settings_are_read_back(settings: ExtractiveSettings) -> None:
-    assert STUDIES["extractive"] is STUDY
-    assert STUDY.read(plain(settings), "x") == settings

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import helpers
 import pandas as pd
@@ -23,7 +21,6 @@ from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
 from mechcore.papers.extractive.study import ExtractiveStudy, run
 from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.report.kinds import schemas_of
-from mechcore.study import executors
 from mechcore.study.step import Job
 from mechcore.study.store import Store
 
@@ -134,29 +131,6 @@ def test_scores_and_freezing_are_of_the_chosen_setting(
             assert set(first["mean_rank"]) == set(second["mean_rank"])
 
 
-@pytest.mark.usefixtures("no_report")
-def test_what_is_done_is_not_done_again(
-    done: Path, small: ExtractiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(done, out)
-    before = manifests(out)
-
-    def never(job: Job, *_: Any) -> None:
-        raise AssertionError(f"{job.name} was done again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(executors, "done", never)
-        run(small, out)
-        # Fewer experiments: a table that is no longer made goes.
-        run(replace(small, experiments=("ocr", "scores")), out)
-    assert not (out / "tables" / "extractive_grafting.csv").exists()
-    # Other counterfactuals: only the scores are new.
-    run(replace(small, experiments=("ocr", "scores"), counterfactuals=3), out)
-    assert len(manifests(out) - before) == 2
-    assert manifests(out) > before
-
-
 def test_scores_and_freezing_come_after_the_choice_and_all_after_their_base(tmp_path: Path) -> None:
     store, chosen = Store(tmp_path / "store"), TuneSettings(0.002, 8, 8, 4)
     store.create()
@@ -187,54 +161,6 @@ def test_a_tiny_base_is_pretrained_and_asked(tmp_path: Path) -> None:
     config = json.loads((out / "config.json").read_text())
     assert set(config["seconds"]) == {"base", "ocr"}
     assert (config["model"]["n_layers"], config["model"]["source"][:4]) == (4, "tiny")
-
-
-class Chosen(Store):
-    """A store in which every OCR is done, and chose this setting."""
-
-    def __init__(self, path: Path, chosen: TuneSettings) -> None:
-        super().__init__(path / "none")
-        (path / "chosen.json").write_text(json.dumps(asdict(chosen)))
-        self.answer = path
-
-    def has(self, key: str) -> bool:
-        return True
-
-    def whole(self, key: str) -> Path:
-        return self.answer
-
-
-def test_a_key_is_of_everything_that_matters(small: ExtractiveSettings, tmp_path: Path) -> None:
-    def keys(settings: ExtractiveSettings, rate: float = 1e-3) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        (tmp_path / str(rate)).mkdir(exist_ok=True)
-        store = Chosen(tmp_path / str(rate), TuneSettings(rate, seed=settings.seeds[0]))
-        for job in ExtractiveStudy(settings, store).jobs():
-            found.setdefault(job.step.kind, set()).add(job.key)
-        return found
-
-    same, every = keys(small), set(EXPERIMENTS)
-    changes: list[tuple[set[str], dict[str, Any]]] = [
-        ({"ocr"}, {"n_resamples": 60}),
-        ({"ocr"}, {"learning_rates": (1e-4,)}),
-        ({"ocr"}, {"epochs": (2,)}),
-        ({"ocr"}, {"batch_size": 5}),
-        ({"scores"}, {"counterfactuals": 4}),
-        ({"freezing"}, {"cuts": (1,)}),
-        ({"scores", "localization"}, {"compat": "paper"}),
-        ({"ordering"}, {"ordering": replace(small.ordering, epochs=2)}),
-        ({"grafting", "localization"}, {"grafting": replace(small.grafting, epochs=2)}),
-        (set(), {"base_steps": 7}),
-        (every, {"precision": "bfloat16"}),
-        (every, {"backend": "hooked"}),
-        (every, {"seeds": (4,)}),
-    ]
-    for kinds, change in changes:
-        found = keys(replace(small, **change))
-        assert {kind for kind in EXPERIMENTS if not found[kind] & same[kind]} == kinds, change
-        assert {kind for kind in EXPERIMENTS if found[kind] != same[kind]} == kinds, change
-    other = keys(small, rate=2e-3)
-    assert {kind for kind in EXPERIMENTS if other[kind] != same[kind]} == {"scores", "freezing"}
 
 
 def test_an_edit_of_an_experiment_does_no_other_again(

@@ -336,14 +336,3 @@ def test_what_cannot_be_decoded_is_refused(change: dict[str, Any], message: str)
     arguments = {"states": STATES, "labels": LABELS, **change}
     with pytest.raises(InputError, match=re.escape(message)):
         decode(**arguments)
-
-
-def test_errors_of_a_table_name_the_row() -> None:
-    with pytest.raises(InputError, match=r"^'sign' from \('z', 1\): states: -?inf at example 0"):
-        decode_table({("z", 1): STATES * np.inf}, {"sign": LABELS})
-    with pytest.raises(InputError, match="given: 3 values; expected 12"):
-        decode_table({"z": STATES}, {"sign": LABELS}, given={"other": "abc"})
-    with pytest.raises(InputError, match="against: 3 values; expected 12"):
-        balanced(LABELS, LABELS[:3], seed=0)
-    with pytest.raises(InputError, match="expected every label with every value"):
-        balanced(MOTION, CONDITIONS, seed=0)
