@@ -88,7 +88,7 @@ SLOW = (
     *("models/test_decoders.py", "models/test_precision.py"),
     *("test_session_state.py", "test_testing.py", "test_devices.py"),
     *("worlds/test_embedded.py", "worlds/test_tiny_world.py"),
-    *("study/test_processes.py", "study/test_tracking.py", "cli/test_commands.py"),
+    *("study/test_tracking.py", "cli/test_commands.py"),
     *("main_study/test_missing_masks.py", "steps/test_fitting.py", "steps/test_benchmark.py"),
 )
 """Folders and files of tests that CI runs and ``pytest`` alone does not: executed pages, studies of

@@ -28,6 +28,7 @@ from study.arithmetic import (
     job,
     read,
     registered,
+    write,
 )
 
 from mechcore import progress
@@ -375,3 +376,50 @@ def test_a_study_has_the_resources_of_its_settings(
     ):
         run_study(read_study(tmp_path / "s.yaml")[1], tmp_path / "out")
     assert given[-1].cpus == n_cores() < 9999
+
+
+@dataclass(frozen=True)
+class Plain(Step):
+    """Does nothing."""
+
+    kind: ClassVar[str] = "plain"
+
+    def run(self, work: Work) -> None:
+        write(work, 1)
+
+
+@pytest.mark.slow
+def test_processes_do_what_they_know_and_refuse_the_rest(store: Store, numbers: Path) -> None:
+    """Of a failure in a process the study says the same as in this one."""
+    one, two = (job(Read(), f"read {i}", path=numbers / str(i)) for i in (0, 1))
+    total = job(Add(), "total", one, two)
+
+    @dataclass(frozen=True)
+    class Local_(Plain):
+        """Of no module."""
+
+    edited = job(Plain(), "edited")
+    edited.recipe["code"]["study.test_engine"] = "as it was before the edit"
+    OPERATIONS.register("here alone")(abs)
+    apply = job(Apply("here alone"), "apply", one)
+    jobs = Study([total, apply, job(Local_(), "local"), edited, job(Fail(), "bad")])
+    with (
+        pytest.warns(MechcoreWarning, match="bad: something is odd"),
+        pytest.raises(StudyError) as failure,
+    ):
+        perform(jobs, store, Local(workers=2, cpus=1), store.path.parent / "out")
+    OPERATIONS.remove("here alone")
+    found = {each.job.name: each.message for each in failure.value.failures}
+    assert set(found) == {"apply", "local", "edited", "bad"}
+    assert found.pop("bad") == "it cannot be"
+    assert "operation 'here alone': unknown" in found["apply"]
+    assert "Local_" in found["local"]
+    assert "study/test_engine.py" in found["edited"]
+    for message in found.values():
+        assert message.startswith("another process lacks code of the first (")
+        assert message.endswith("as an entry point, or run with one worker in this process")
+    keys = [one.key, two.key, total.key]
+    assert store.all_keys() == sorted(keys)
+    assert read(store.whole(total.key)) == 1 + 2
+    assert os.getpid() not in {store.manifest(key).machine["process"] for key in keys}
+    assert store.leftovers() == []
