@@ -10,7 +10,7 @@ from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.components import KINDS, Component, ModelShape, parse_components
 from mechcore.errors import InputError
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
@@ -84,7 +84,7 @@ class Ablation(Ablating, Analysis):
     n_resamples: int = of_study()
 
     def __post_init__(self) -> None:
-        check(self, self.kind)
+        super().__post_init__()
         for name in {*self.components} - {*KINDS}:
             Component.parse(name)
         for text in self.sets:

@@ -1,9 +1,6 @@
-"""The base class of analyses: one question about a model, defined in one class.
+"""The base class of analyses: one question about a model, a frozen dataclass.
 
-An analysis is a frozen dataclass. Users set the fields described by `mechcore.settings.setting`;
-fields that are `of_study` take the study's values. From the class follow a job in the store, an
-entry under ``analyses`` in a study's file, a command, a method of the lab, sections of the page
-and lines of its summary.
+From it follow a job, an entry in a study's file, a command, a lab method, and parts of the page.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from pydantic import ConfigDict
 
 from mechcore import report
 from mechcore.registry import imported
-from mechcore.settings import OF_STUDY
+from mechcore.settings import OF_STUDY, check
 from mechcore.steps.base import MainStep
 from mechcore.tables import Schema
 
@@ -77,11 +74,7 @@ class Planning(Protocol):
     ) -> Job:
         """A job for a step, with its `of_study` fields filled in.
 
-        Args:
-            step: the step to run.
-            needs: jobs it needs, besides those the step names.
-            splits: the splits it reads, in place of the step's.
-            label: the displayed label, in place of the step's.
+        ``needs`` are further jobs; ``splits`` and ``label`` are in place of the step's.
         """
 
     def means(self, split: str) -> Job:
@@ -118,6 +111,7 @@ class Analysis(MainStep):
         needs, reads, beside, answers, splits: see `MainStep`.
         schemas: the schemas of its tables.
         shows: names of the tables its section is made from; all by default.
+        cuts_paths: whether it cuts paths, which fills from other examples do not support.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -131,12 +125,15 @@ class Analysis(MainStep):
     asked: ClassVar[bool] = False
     study_options: ClassVar[tuple[str, ...]] = ()
     shows: ClassVar[tuple[str, ...]] = ()
+    cuts_paths: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self, self.kind)
 
     @classmethod
     def works_with(cls, fill: str) -> bool:
         """Whether the analysis supports a fill."""
-        del fill
-        return True
+        return not cls.cuts_paths or fill != "counterfactual"
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Check the settings against the model and the data, before any work.

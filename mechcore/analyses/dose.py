@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
@@ -28,6 +28,7 @@ class Dose(Ablating, Analysis):
     label = "doses"
     needs = ("means", Roles.kind)
     splits = TEST_SPLITS
+    cuts_paths = True
     schemas = tables_in("mechcore.ablation.effects.dose:DOSE")
 
     components: int = setting(
@@ -38,14 +39,6 @@ class Dose(Ablating, Analysis):
     )
     max_examples: int = setting(300, "Maximum number of examples of each test split.", least=1)
     n_resamples: int = of_study()
-
-    def __post_init__(self) -> None:
-        check(self, "dose")
-
-    @classmethod
-    def works_with(cls, fill: str) -> bool:
-        """Fills from other examples are not supported: they cannot cut paths to the answer."""
-        return fill != "counterfactual"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""

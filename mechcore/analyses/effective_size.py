@@ -12,7 +12,7 @@ from mechcore import report
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.pruning.settings import PruneSettings, as_runs
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.study.step import TABLES_FOLDER, Job, Work
 from mechcore.wording import count, listed, percent, sparsity, whole
 
@@ -60,7 +60,7 @@ class EffectiveSize(Analysis):
 
     def __post_init__(self) -> None:
         as_runs(self.target_sparsities, (0,) if self.seeds is None else self.seeds)
-        check(self, self.kind)
+        super().__post_init__()
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """Needs the accuracies of every checkpoint; a study without checkpoints has no such job."""

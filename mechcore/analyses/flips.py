@@ -24,10 +24,7 @@ MOST_TOKENS = 64
 
 @dataclass(frozen=True)
 class Flips(Analysis):
-    """Which answers flip without a component.
-
-    For heads with an effect, their attention on these texts is saved as well.
-    """
+    """Which answers flip without a component; heads with an effect are drawn on these texts."""
 
     kind = "flips"
     title = "Which answers flip?"
@@ -90,15 +87,7 @@ class Flips(Analysis):
 
 
 def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:
-    """Attention of heads, in the full model, on the examples that flip without them.
-
-    Args:
-        inputs: the model and the data.
-        flips: rows of `mechcore.ablation.effects.flips.FLIPS`, of heads.
-
-    Returns:
-        For each rank, the `AttentionExample` objects as JSON; long texts are omitted.
-    """
+    """Attention of heads on short texts that flip without them: by rank, as JSON."""
     from mechcore.ablation.effects.flips import SHOWN
     from mechcore.attention import attention_examples
     from mechcore.data.examples import Examples

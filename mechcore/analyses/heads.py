@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechcore import report
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.steps.base import MainStep, Size, core_of, inputs_of
 from mechcore.study.step import Job, Work
 from mechcore.wording import listed, number, whole
@@ -110,9 +110,6 @@ class Heads(Analysis):
         (), "Categories of keys to exclude; first is the attention sink."
     )
     seed: int = of_study()
-
-    def __post_init__(self) -> None:
-        check(self, self.kind)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """The job of the scores, and the job of the categories made from them."""

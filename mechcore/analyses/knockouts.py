@@ -10,7 +10,7 @@ from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, Planning, of_study, tables_in
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
@@ -94,6 +94,7 @@ class Knockouts(Ablating, Analysis):
     beside = ("core",)
     splits = TEST_SPLITS
     asked = True
+    cuts_paths = True  # queries without another key have no other text's output
     schemas = tables_in("mechcore.ablation.effects.knockouts:KNOCKOUTS")
 
     categories: tuple[str, ...] = setting((), "Categories of keys to hide; by default all.")
@@ -101,14 +102,6 @@ class Knockouts(Ablating, Analysis):
     names: Mapping[str, str] = of_study()
     groups: Mapping[str, tuple[str, ...]] = of_study()
     n_resamples: int = of_study()
-
-    def __post_init__(self) -> None:
-        check(self, self.kind)
-
-    @classmethod
-    def works_with(cls, fill: str) -> bool:
-        """Queries without another key have no other text's output."""
-        return fill != "counterfactual"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""

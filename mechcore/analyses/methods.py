@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mechcore import report
 from mechcore.analyses.base import Analysis, Planning
 from mechcore.errors import InputError
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.study.step import Job, Work
 from mechcore.tables import TARGET, Column, Schema
 from mechcore.wording import listed, number, sparsity
@@ -49,7 +49,7 @@ class Methods(Analysis):
     )
 
     def __post_init__(self) -> None:
-        check(self, "methods")
+        super().__post_init__()
         if "layer-matched" in self.methods and "l0" not in self.methods:
             raise InputError(
                 "methods: layer-matched draws as many heads per layer as l0 masks keep; add l0 to "

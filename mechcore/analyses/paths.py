@@ -11,7 +11,7 @@ from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
 from mechcore.components import KINDS, Component, ComponentLike
 from mechcore.components.paths import ANSWER, PathSet, Receiver
-from mechcore.settings import check, entries, setting, with_values
+from mechcore.settings import entries, setting, with_values
 from mechcore.steps.base import BEHIND, CORE, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
@@ -43,6 +43,7 @@ class Paths(Ablating, Analysis):
     needs = ("means", "core")
     reads = (Roles.kind, "swept")
     splits = TEST_SPLITS
+    cuts_paths = True
     schemas = tables_in(
         "mechcore.ablation.paths.dependence:CORE_DEPENDENCE",
         "mechcore.ablation.paths.tables:PATHS",
@@ -75,7 +76,7 @@ class Paths(Ablating, Analysis):
     """Smallest effect of interest, a share of balanced accuracy."""
 
     def __post_init__(self) -> None:
-        check(self, self.kind)
+        super().__post_init__()
         for name in {*self.senders} - {*KINDS}:
             Component.parse(name)
         for name in {*self.receivers} - {*KINDS}:
@@ -107,11 +108,6 @@ class Paths(Ablating, Analysis):
 
         to = [*(receivers or self.receivers or ("all",))]
         return sets.paths(senders, to, model, inputs=self.inputs, together=self.together)
-
-    @classmethod
-    def works_with(cls, fill: str) -> bool:
-        """Fills from other examples are not supported: they cannot cut paths."""
-        return fill != "counterfactual"
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""

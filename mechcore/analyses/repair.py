@@ -12,7 +12,7 @@ from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.repair import HELD_OUT, INSIDE, OWN_RUNGS, REPAIRED
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.steps.base import WITH_GRADIENT, Size, inputs_of, means_of
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
@@ -79,9 +79,6 @@ class Repair(Analysis):
     batch_size: int = of_study()
     seed: int = of_study()
     least: float = of_study()
-
-    def __post_init__(self) -> None:
-        check(self, "repair")
 
     def uses(self) -> Sequence[object]:
         """The rungs."""

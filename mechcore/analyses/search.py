@@ -11,7 +11,7 @@ from mechcore.ablation.settings import GUARANTEE, SCREENING_EXAMPLES
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.components import KINDS, Component
 from mechcore.data.examples import ALL
-from mechcore.settings import check, setting
+from mechcore.settings import setting
 from mechcore.steps.base import SHARED, WITH_GRADIENT, Size, inputs_of, means_of
 from mechcore.study.step import Job, Work
 from mechcore.wording import (
@@ -107,7 +107,7 @@ class Search(Ablating, Analysis):
     n_resamples: int = of_study()
 
     def __post_init__(self) -> None:
-        check(self, "search")
+        super().__post_init__()
         for name in self._named:
             Component.parse(name)
 

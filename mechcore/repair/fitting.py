@@ -1,6 +1,4 @@
-"""Fits rungs: cross-entropy on repair examples, labels weighed alike, plus KL on a guard of
-in-domain texts, plus a rung's penalty. All else is chosen on folds of the repair examples, whole
-subsets where there are enough; to change nothing is always among the choices."""
+"""Fits rungs by cross-entropy on repair examples, KL on in-domain texts, and a rung's penalty."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Settings:
-    """How rungs are fitted: most steps of training, repair examples in each, weight of the guard."""
+    """How rungs are fitted: most training steps, repair examples in each, weight of the guard."""
 
     steps: int = 60
     batch_size: int = 16

@@ -1,6 +1,4 @@
-"""The ladder: every rung, fitted to the same examples and held out by kind, over draws and folds.
-
-No example, cluster or first text of a repair set is among those that figures are of."""
+"""The ladder: every rung fitted to the same examples and held out by kind, over draws and folds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A Hugging Face classifier whose weights are arguments, so that a repair is a change of some.
-
-Gates are folded into output projections, exactly and differentiably: what is fitted is exported."""
+"""A Hugging Face classifier whose weights are arguments, so that a repair is a change of some."""
 
 from __future__ import annotations
 

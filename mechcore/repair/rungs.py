@@ -1,6 +1,4 @@
-"""The rungs of the ladder of repairs: which numbers each fits, and how they become weights.
-
-A package adds one as an entry point in the group ``mechcore.repairs``, or by `RUNGS.register`."""
+"""The rungs of the ladder of repairs: which numbers each fits, and how they become weights."""
 
 from __future__ import annotations
 
@@ -251,4 +249,4 @@ class FineTune(Rung):
 RUNGS: Registry[type[Rung]] = Registry(
     "rung", "mechcore.repairs", {n: f"{__name__}:{kind}" for n, kind in OWN_RUNGS.items()}
 )
-"""Rungs by name, in the order of the ladder: from few fitted numbers to many."""
+"""Rungs by name, from few fitted numbers to many; packages add theirs as ``mechcore.repairs``."""

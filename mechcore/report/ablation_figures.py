@@ -25,10 +25,7 @@ _MOST_NAMED = 45
 def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
     """Change without each single component: layer x head, one panel per data set.
 
-    Args:
-        ablation: from `mechcore.ablation.sweep`; sets with custom names are omitted.
-        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: subset of the data.
+    Sets with custom names are omitted; ``metric`` is ``"accuracy"`` or ``"margin"``.
     """
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     singles = singles[singles["subset"] == subset]
@@ -53,11 +50,8 @@ def pair_interactions(
 ) -> Figure:
     """Interaction of every pair of components, one panel per data set.
 
-    Args:
-        interactions: from `mechcore.interactions`; sets of other sizes or with custom names are
-            omitted; of very many components, only those in the largest interactions are drawn.
-        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: subset of the data.
+    Other sets, or those with custom names, are omitted; of very many components, only those in the
+    largest interactions are drawn.
     """
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     return _pair_grids(_by_data(pairs[pairs["subset"] == subset]), metric)
@@ -65,11 +59,9 @@ def pair_interactions(
 
 @drawing.styled
 def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
-    """Interaction of every raced pair of components, one panel per race.
+    """Interaction of every raced pair on the margin, one panel per title.
 
-    Args:
-        races: decisions on interactions of the margin, see `mechcore.ablation.race`, by title.
-            The colour scale saturates at the largest one per cent.
+    The colour scale saturates at the largest one per cent.
     """
     parts = {
         title: by_components(race, 2).rename(columns={"effect": "interaction"})

@@ -109,9 +109,6 @@ def _kept(run: RunFolder) -> ByComponent:
     return _of_each(table, ([name] for name in rows["component"]))
 
 
-# -- what it attends to, and what it costs to ablate -------------------------------------------
-
-
 def _attention(example: AttentionExample, what: str, rank: object) -> View:
     view = attention_view([example])
     caption = f"Its attention on {what}: rows are queries, columns keys."
@@ -179,9 +176,6 @@ def _joint(run: RunFolder, name: str) -> ByComponent:
             some = f"; the {MOST_SETS} largest of {n}" if n > MOST_SETS else ""
             joint[member] = [replace(block, caption=f"{_JOINT[name]}{some}", rows=rows)]
     return joint
-
-
-# -- texts whose answer flips without it ---------------------------------------------------------
 
 
 def with_texts(flips: pd.DataFrame) -> pd.DataFrame:

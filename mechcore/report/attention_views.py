@@ -1,8 +1,4 @@
-"""Interactive attention patterns, drawn by circuitsvis, for notebooks and for pages.
-
-circuitsvis itself embeds its library (1.3 MB) in every figure when offline, and links to a server
-when online. Here the library is embedded once per page, and figures only call it.
-"""
+"""Interactive attention patterns, drawn by circuitsvis, whose library a page embeds once."""
 
 from __future__ import annotations
 
@@ -66,12 +62,7 @@ class _Shown:
 class AttentionView:
     """Attention of some heads on one example; the reader chooses one to enlarge.
 
-    Shows in a notebook; `save` writes a stand-alone page; `html` is for embedding in another page,
-    which then needs `library_script` once.
-
-    Attributes:
-        examples: the heads, all on the same tokens.
-        titles: a title for each.
+    Shows in a notebook; `html` is for embedding in a page that has `library_script` once.
     """
 
     examples: Sequence[AttentionExample]
@@ -93,11 +84,7 @@ class AttentionView:
         return f"AttentionView({', '.join(self.titles)})"
 
     def html(self, name: str | None = None) -> str:
-        """The view without the library.
-
-        Args:
-            name: element id, unique among the views of a page; by default a globally unique one.
-        """
+        """The view without the library; ``name`` is an element id, unique in the page."""
         name = name or f"attention-{uuid4().hex[:12]}"
         place, element = f"{name}-heads", "AttentionPattern"
         props = _properties(self.examples[0])
@@ -135,11 +122,7 @@ def attention_view(
     """Draw the attention of heads on an example with circuitsvis.
 
     Tokens of the first and second text carry a small 1 and 2; heads of encoders are drawn without
-    the causal mask.
-
-    Args:
-        examples: from `mechcore.attention.attention_examples`.
-        titles: a title for each; by default the head and its category.
+    the causal mask. By default, titles are the head and its category.
 
     Raises:
         InputError: there is no head, or their tokens differ.
@@ -149,7 +132,6 @@ def attention_view(
 
 
 def _properties(example: AttentionExample) -> dict[str, Any]:
-    """The properties of circuitsvis's ``AttentionPattern`` for one head."""
     return {
         "attention": example.pattern,
         "tokens": marked_tokens(example),

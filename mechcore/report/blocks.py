@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from mechcore.errors import InputError
 from mechcore.files import write_bytes
+from mechcore.report.component_figures import Dot, Node
 from mechcore.report.drawing import style
 from mechcore.report.embedding import SVG, data_uri
 from mechcore.tables import Column, Schema
@@ -107,18 +108,6 @@ def _ranges(frame: pd.DataFrame, column: Column) -> list[str]:
     ]
 
 
-class Spot(Protocol):
-    """A component in a figure."""
-
-    @property
-    def name(self) -> str:
-        """Its name; components can be selected."""
-
-    @property
-    def words(self) -> str:
-        """Its tooltip."""
-
-
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """A figure before it is placed in a page, see `Picture`; ``name`` is its file name.
@@ -132,7 +121,7 @@ class Drawing:
     caption: str
     alt: str
     fold: str = ""
-    spots: Sequence[Spot] = ()
+    spots: Sequence[Dot | Node] = ()
 
 
 @dataclass(frozen=True)
@@ -215,11 +204,7 @@ def not_run(section_id: str, title: str, what: str) -> Section:
 
 
 class Gallery:
-    """Saves figures to the run's folder and returns them as blocks.
-
-    Args:
-        run: folder of the run.
-        formats: formats to save every figure in, among ``png``, ``svg`` and ``pdf``.
+    """Saves figures to the run's folder in `FIGURE_FORMATS` and returns them as blocks.
 
     Raises:
         InputError: a format is unknown.
@@ -253,7 +238,6 @@ class Gallery:
 
 
 def _inline(svg: str, drawing: Drawing) -> str:
-    """A figure as HTML: its spots become buttons, and its ids are unique in the page."""
     svg = re.sub(r"<metadata>.*?</metadata>| xmlns(:\w+)?=\"[^\"]*\"", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(id=\"|href=\"#|url\(#)", rf"\g<1>{drawing.name}-", svg[svg.index("<svg") :])
     for rank, spot in enumerate(drawing.spots):

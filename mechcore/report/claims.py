@@ -28,12 +28,7 @@ Make: TypeAlias = Callable[[RunFolder], Section]
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of a kind of run.
-
-    Attributes:
-        table: name of the table with the verdicts: ``claim``, ``title``, ``verdict``, ``figure``.
-        where: the section with the details of each claim, by number.
-    """
+    """The claims of a kind of run: the table of verdicts, and the section of each, by number."""
 
     table: str
     where: Mapping[int, str]

@@ -75,13 +75,7 @@ class Edge:
 def scatter(
     titles: tuple[str, str], dots: Sequence[Dot], legend: Sequence[tuple[str, str]]
 ) -> Figure:
-    """Every component as a dot with its intervals.
-
-    Args:
-        titles: titles of the two axes.
-        dots: the most important first; they are drawn last, on top.
-        legend: colours with what they mean.
-    """
+    """Every component as a dot with its intervals; the first dots are drawn on top."""
     figure = new_figure(8.6, 6.0)
     ax = figure.subplots()
     for rank, dot in reversed([*enumerate(dots)]):
@@ -102,7 +96,6 @@ def scatter(
 
 
 def _write_names(ax: Axes, dots: Sequence[Dot]) -> None:
-    """Write names beside their dots where they overlap no other dot or name."""
     figure: Any = ax.figure
     figure.draw_without_rendering()  # fixes the positions of the dots
     named = [dot for dot in dots if dot.labelled]
@@ -125,13 +118,7 @@ def _write_names(ax: Axes, dots: Sequence[Dot]) -> None:
 def graph(
     nodes: Sequence[Node], edges: Sequence[Edge], legend: Sequence[tuple[str, str]]
 ) -> Figure:
-    """Nodes in their columns, and the paths between them that are large enough to see.
-
-    Args:
-        nodes: the most important first, in keyboard order.
-        edges: see `drawn_of`.
-        legend: colours of nodes with what they mean.
-    """
+    """Nodes in their columns, in keyboard order, and the paths that are large enough to see."""
     columns = [[n for n in nodes if n.column == at] for at in sorted({n.column for n in nodes})]
     rows = max(map(len, columns), default=1)
     size = (max(6.7, _COLUMN * len(columns)), max(3.2, _ROW * rows) + 0.9)

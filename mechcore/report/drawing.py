@@ -145,21 +145,9 @@ def draw_by_name(ax: Axes, table: pd.DataFrame, by: str, x: str, y: str) -> None
         ax.plot(part[x], part[y], **look)
 
 
-# -- dot plots: one row per item, values along x ----------------------------------------------
-
-
 @dataclass(frozen=True)
 class Dots:
-    """One series of a dot plot, in long form.
-
-    Attributes:
-        label: its name in the legend.
-        rows: row of every point.
-        x: value of every point.
-        lines: (row, low, high) of every interval or range.
-        hollow: whether a point is drawn unfilled; all filled when empty.
-        offset: vertical shift, in rows.
-    """
+    """One series of a dot plot: row and value of every point; ``lines`` are (row, low, high)."""
 
     label: str
     colour: str
@@ -201,10 +189,9 @@ def dots_of(
     scale: float = 1.0,
     **options: Any,
 ) -> Dots:
-    """The series of a frame with the column ``row``.
+    """The series of a frame with the column ``row``, its label, colour and marker.
 
-    ``look`` is its label, colour and marker; ``columns`` name the values and the ends of their
-    intervals, all of which are multiplied by ``scale``.
+    ``columns`` name the values and the ends of their intervals, all multiplied by ``scale``.
     """
     value, low, high = (scale * frame[name] for name in columns)
     lines = intervals(frame["row"], low, high)
@@ -219,9 +206,6 @@ def offsets(n: int, spread: float = 0.56) -> list[float]:
 def intervals(rows: Any, low: pd.Series, high: pd.Series) -> np.ndarray:
     """Rows and interval ends as `Dots` takes them."""
     return np.column_stack([rows, low, high]).astype(float)
-
-
-# -- scatter plots: components coloured by their layer ------------------------------------------
 
 
 def layer_norm(layers: pd.Series) -> Normalize:
@@ -243,9 +227,6 @@ def layer_bar(figure: Figure, axes: Any, norm: Normalize) -> None:
     bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-# -- heatmaps --------------------------------------------------------------------------------------
-
-
 def draw_cells(
     ax: Axes,
     values: np.ndarray,
@@ -263,9 +244,6 @@ def draw_cells(
         if text is not None and not np.isnan(value):
             shade = ink(scale.to_rgba(value))
             ax.text(j, i, text(value), ha="center", va="center", size=size, color=shade)
-
-
-# -- cell grids: layer x head, the MLP column apart --------------------------------------------
 
 
 GRID_MARGIN = 0.8
@@ -318,10 +296,9 @@ def draw_grid(
     texts: Sequence[str],
     outlined: Mapping[str, str],
 ) -> None:
-    """Fill the cell of every row of ``frame`` and write its text; layer 0 on top.
+    """Fill the cell of every row of ``frame``; small ones have no text. Layer 0 is on top.
 
-    ``frame`` has ``component``, ``layer`` and ``head``; cells without a row stay empty, small ones
-    have no text. ``outlined`` are colours of outlines by component.
+    ``outlined`` are colours of outlines by component.
     """
     places = [shape.column(head) for head in frame["head"]]
     squares = [
@@ -362,10 +339,7 @@ def draw_grids(
     outlined: Mapping[str, str],
     smallest: float = 0.2,
 ) -> Figure:
-    """A grid for each part by its title, with ``value`` and ``text`` of each cell, see `draw_grid`.
-
-    ``columns`` is the number of grids per row; ``label`` says what the colours mean.
-    """
+    """A grid, so many a row, for each part by its title; its cells have ``value`` and ``text``."""
     shape = GridShape.of(pd.concat(parts.values()), columns, smallest)
     size = (shape.cell * shape.width + GRID_MARGIN, shape.cell * shape.n_layers + 0.85)
     figure, axes = panels(len(parts), columns, *size, least=4.0)

@@ -17,14 +17,7 @@ _IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def script_json(content: Any) -> str:
-    r"""JSON that is safe inside a script element, whatever texts it contains.
-
-    >>> script_json(["</script>"])
-    '["\\u003c/script\\u003e"]'
-
-    Raises:
-        ValueError: a number is not finite, which JSON cannot represent.
-    """
+    """JSON that is safe inside a script element; raises ValueError if a number is not finite."""
     # Everything except ASCII is escaped, including line separators that would end a script line.
     return json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
 

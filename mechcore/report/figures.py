@@ -51,8 +51,7 @@ def accuracy_by_subset(
 ) -> Figure:
     """Accuracy of the full model and of every subnetwork, one row per subset.
 
-    Dots are seeds; a line joins the lowest and highest seed of one target sparsity. Grey strokes
-    are ``majority``, the shares of the most frequent labels by split, data and subset.
+    ``majority`` are the shares of the most frequent labels by split, data and subset.
     """
     frame, places, labels = in_rows(accuracy)
     rest = frame[frame["subnetwork"] != FULL]
@@ -97,10 +96,7 @@ def accuracy_by_subset(
 
 @drawing.styled
 def head_frequency(frequency: pd.DataFrame, core: Collection[str] = ()) -> Figure:
-    """How many seeds keep each component: layer x head, one panel per target sparsity.
-
-    Components named in ``core`` are outlined.
-    """
+    """How many seeds keep each component, one panel per target sparsity; the core is outlined."""
     cells = frequency.assign(
         value=100 * frequency["frequency"], text=[f"{count:.0f}" for count in frequency["count"]]
     )
@@ -115,10 +111,7 @@ def head_frequency(frequency: pd.DataFrame, core: Collection[str] = ()) -> Figur
 
 
 def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
-    """Sets in table order: all if they fit, else single components and the largest joint changes.
-
-    A table of every subset of a large core has more sets than a figure can show.
-    """
+    """Sets in table order: all if they fit, else single components and the largest joint ones."""
     overall = frame[frame["subset"] == ALL]
     kinds = dict(zip(overall["set"], overall["kind"], strict=True))
     if len(kinds) > limit:
@@ -141,11 +134,7 @@ def set_label(name: str) -> str:
 
 @drawing.styled
 def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
-    """Change without every ablated set, with its interval, one panel per data set.
-
-    ``metric`` is ``accuracy`` (drawn in percentage points) or ``margin`` (nats); below zero the
-    model is worse.
-    """
+    """Change in accuracy or margin without every ablated set, one panel per data set."""
     names = sets_to_draw(ablation)
     overall = ablation[(ablation["subset"] == ALL) & ablation["set"].isin(names)]
     overall = overall.assign(row=overall["set"].map(names.index))
@@ -225,11 +214,7 @@ def head_categories(categories: pd.DataFrame) -> Figure:
 
 @drawing.styled
 def attention_patterns(examples: Sequence[AttentionExample]) -> Figure:
-    """Attention of heads on their examples: queries are rows, keys are columns.
-
-    All heads share one colour scale, the square root of the weight, so that weak attention
-    is visible too.
-    """
+    """Attention of heads on their examples: queries are rows, keys are columns."""
     longest = max(len(example.tokens) for example in examples)
     side = float(np.clip(0.145 * longest + 0.8, 2.6, 8.4))
     columns = min(len(examples), max(1, int((MAX_WIDTH - 0.8) // side)))

@@ -53,10 +53,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Grid:
-    """Names by layer and column, empty where there is none; the last column may be the MLPs.
-
-    ``notes`` are shown below it.
-    """
+    """Names by layer and column, empty where there is none; the last column may be the MLPs."""
 
     columns: Sequence[str]
     layers: Sequence[tuple[int, Sequence[str]]]

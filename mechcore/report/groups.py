@@ -91,10 +91,7 @@ def over_subsets(accuracy: pd.DataFrame | None, split: str, data: str) -> str:
 
 
 def labels_in(table: pd.DataFrame, split: str, data: str, subset: str = ALL) -> pd.Series:
-    """Number of examples by label, most frequent first; ``table`` describes the data.
-
-    For `ALL` without rows of its own, all subsets are summed.
-    """
+    """Number of examples by label, most frequent first; `ALL` may be the sum of all subsets."""
     part = of_data(table, split, data)
     if subset != ALL or (part["subset"] == ALL).any():
         part = part[part["subset"] == subset]
@@ -137,16 +134,8 @@ def members(row: Any) -> str:
     )
 
 
-# -- one label ----------------------------------------------------------------------------------
-
-
 def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
-    """Notes on data, or subsets, with one label, where a change may only be a moved threshold.
-
-    Args:
-        run: says which data have one label, in ``sweep`` or else in ``data``.
-        table: the changes.
-    """
+    """Notes on data, or subsets, with one label, where a change may only be a moved threshold."""
     known = _of_one_label(run)
     for split, data in data_sets(table):
         shown, of_one = (subsets_of(part, split, data) for part in (table, known))

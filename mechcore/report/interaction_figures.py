@@ -25,12 +25,7 @@ def saturated(table: pd.DataFrame) -> pd.Series:
 
 @drawing.styled
 def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figure:
-    """Interaction of every joint set with its interval, on accuracy and on the margin.
-
-    Below zero the set is superadditive.
-    Hollow marks on accuracy are sets whose joint change saturates because accuracy has a floor.
-    ``sets`` chooses and orders the rows.
-    """
+    """Interaction of every joint set, or of ``sets`` in their order, on accuracy and the margin."""
     overall = frame[frame["subset"] == ALL]
     names = list(dict.fromkeys(overall["set"])) if sets is None else list(sets)
     overall = overall[overall["set"].isin(names)]

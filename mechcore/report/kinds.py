@@ -29,11 +29,7 @@ _AFTER_FORMULA = (
 
 @dataclass(frozen=True)
 class Words:
-    """The fixed texts of a report; asterisks mark ``*variables*``.
-
-    They say what intervals mean, define terms, credit the papers behind the study, and give the
-    formula of what it changes or measures, by default the intervention.
-    """
+    """The fixed texts of a report; asterisks mark ``*variables*``."""
 
     intervals: str
     terms: Sequence[tuple[str, str]]
@@ -45,18 +41,7 @@ class Words:
 
 @dataclass(frozen=True)
 class StudyReport:
-    """The report of one kind of study.
-
-    Attributes:
-        title: a function of the model's name and ``config.json``.
-        subtitle: a sentence; may be empty.
-        tables: schemas of the tables that the study writes.
-        tiles: headline numbers.
-        findings: results in words, each with the section that has the details.
-        sections: between the summary and the method, in order.
-        words: fixed texts.
-        opening: the section before the summary, if any.
-    """
+    """The report of one kind of study; its title is made of the model and ``config.json``."""
 
     title: Callable[[str, Mapping[str, Any]], str]
     subtitle: str

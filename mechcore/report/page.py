@@ -15,7 +15,7 @@ from mechcore.files import write_text
 from mechcore.report.about import NAME, panels
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section, Table, View
-from mechcore.report.embedding import JSON, Download, download, script_json
+from mechcore.report.embedding import JSON, download, script_json
 from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, report_of
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
@@ -33,17 +33,9 @@ _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
 
 
 def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) -> Path:
-    """Make the report and ``figures/`` from the tables of a finished run.
+    """Make ``report.html``, which needs no other file, and ``figures/`` from a run's tables.
 
-    Nothing is recomputed: a report only presents what the tables hold. ``report.html``
-    needs no network and no other file, and embeds the tables.
-
-    Args:
-        run: folder of the run, with ``config.json`` and ``tables/``.
-        figures: formats to save figures in, among ``png``, ``svg`` and ``pdf``.
-
-    Returns:
-        Path of the report.
+    ``figures`` are formats to save figures in, among ``png``, ``svg`` and ``pdf``.
 
     Raises:
         InputError: ``config.json`` is missing, a file is malformed, or a figure format is unknown.
@@ -64,6 +56,7 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
     grid = grid_of(run, list(about))
     sections = [part.blocks for part in (opening, *parts) if part is not None]
     drawn = any(isinstance(b, View) for blocks in (*sections, *about.values()) for b in blocks)
+    tables = [run.path / TABLES_FOLDER / name for name in run.table_files]
     page = environment(about, study.words.terms).get_template("report.html.j2")
     return page.render(
         title=title(run.config),
@@ -78,16 +71,11 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         words=study.words,
         nothing=NOTHING,
         method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
-        downloads=_downloads(run),
+        downloads=[download(run.path / CONFIG_FILE, JSON), *map(download, tables)],
         panels=about,
         quantities=Markup(script_json([asdict(q) for q in grid.quantities])) if grid else "",
         library=library_script() if drawn else "",
     )
-
-
-def _downloads(run: RunFolder) -> list[Download]:
-    tables = [run.path / TABLES_FOLDER / name for name in run.table_files]
-    return [download(run.path / CONFIG_FILE, JSON), *map(download, tables)]
 
 
 def title(config: dict[str, Any]) -> str:
@@ -141,13 +129,9 @@ def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = 
 
 
 class Explainer:
-    """Adds the meaning of terms as tooltips, for mouse and keyboard.
+    """Adds the meaning of terms as tooltips; the Tab key stops at the first use in each section.
 
-    Every use of a term can be hovered. The Tab key stops only at the first use in each section;
-    otherwise a table of ten columns would take ten key presses.
-
-    Args:
-        terms: each with its meaning; "Change and interaction" explains both words.
+    The term "Change and interaction" explains both words.
     """
 
     def __init__(self, terms: Sequence[tuple[str, str]] = ()) -> None:
@@ -182,12 +166,7 @@ class Explainer:
 
 
 def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:
-    """Tables of the run, the model, the data and the settings.
-
-    Args:
-        config: the content of ``config.json``.
-        shown: facts about the data that are shown elsewhere on the page and omitted here.
-    """
+    """Tables of a run by its ``config.json``; facts about data ``shown`` elsewhere are omitted."""
     run = {key: config[key] for key in ("command", "seeds", "target_sparsities") if config.get(key)}
     parts = {name: dict(config.get(name) or {}) for name in _OF_CONFIG}
     data = [

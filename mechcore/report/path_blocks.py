@@ -40,10 +40,9 @@ def graph_of(
     readers: Sequence[str],
     senders: tuple[Sequence[str], str],
 ) -> Drawing:
-    """A graph of paths from senders to their readers, and from all of them to the answer.
+    """A graph of paths from senders (names, collective name) to readers, and to the answer.
 
-    ``blind`` are the rows of ``core_dependence`` for the metric; ``senders`` are their names and
-    their collective name.
+    ``blind`` are the rows of ``core_dependence`` for the metric.
     """
     sending, who = senders
     core = who == "the core"

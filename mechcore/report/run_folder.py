@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from mechcore.tables import PLACE, Schema
 from mechcore.wording import visible
 
 CONFIG_FILE = "config.json"
-_EXAMPLES = TypeAdapter(tuple[AttentionExample, ...])
+_Examples: TypeAlias = tuple[AttentionExample, ...]
 _OBJECTS = ("model", "data", "settings", "versions", "seconds")
 TABLES_FOLDER = "tables"
 SINGLE = "single"
@@ -155,9 +155,8 @@ def read_run(path: str | Path) -> RunFolder:
         for name, schema in schemas_of(config).items()
         if (file := path / TABLES_FOLDER / f"{name}.csv").is_file()
     }
-    shown = path / ATTENTION_FILE
-    attention = _attention(shown, _read_json(shown)) if shown.is_file() else ()
-    flips = _read_flips(path / FLIPS_ATTENTION_FILE)
+    attention = _attention(path / ATTENTION_FILE, _Examples)
+    flips = _attention(path / FLIPS_ATTENTION_FILE, tuple[_Examples, ...])
     return RunFolder(path, _visible(config), tables, attention, flips)
 
 
@@ -177,26 +176,18 @@ def _visible(content: Any) -> Any:
     return content
 
 
-def _read_flips(path: Path) -> tuple[tuple[AttentionExample, ...], ...]:
-    """Attention examples by the rank of their texts."""
-    if not path.is_file():
-        return ()
-    content = _read_json(path)
-    if not isinstance(content, list):
-        raise InputError(f"{path}: found a {type(content).__name__}; expected a list of lists")
-    return tuple(_attention(path, of_rank) for of_rank in content)
-
-
-def _attention(path: Path, content: Any) -> tuple[AttentionExample, ...]:
+def _attention(path: Path, kind: Any) -> Any:
+    """Attention examples, or tuples of them; none where the run has no such file."""
     try:
-        examples = _EXAMPLES.validate_python(_visible(content))
+        content = _visible(_read_json(path)) if path.is_file() else []
+        examples = TypeAdapter(kind).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(
             f"{path}: not a list of attention examples ({where}: {first['msg']})"
         ) from error
-    for example in examples:
+    for example in examples if kind is _Examples else sum(examples, ()):
         n = len(example.tokens)
         if [len(row) for row in example.pattern] != [n] * n:
             raise InputError(

@@ -54,12 +54,9 @@ def seeds_in(table: pd.DataFrame) -> list[float]:
 def means_over_seeds(
     table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]
 ) -> pd.DataFrame:
-    """Means over seeds, with equal weight for each row, in table order.
+    """Means over seeds, how many ``seeds`` there are, and of every value ``_least`` and ``_most``.
 
-    Returns:
-        The keys, ``seeds`` (how many), and for every value its mean over the seeds that have one,
-        under its own name, the smallest and largest as ``_least`` and ``_most``, and the number of
-        seeds that have one as ``_seeds``.
+    ``_seeds`` is the number of seeds that have a value.
     """
     grouped = table.groupby(list(keys), sort=False, dropna=False)
     of_values = grouped[list(values)]

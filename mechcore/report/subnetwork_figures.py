@@ -63,11 +63,7 @@ def kl_by_sparsity(methods: pd.DataFrame) -> Figure:
 
 @drawing.styled
 def effective_sizes(means: pd.DataFrame) -> Figure:
-    """Accuracy of the full model and effective size over checkpoints, one line per group.
-
-    Bands span the seeds. An open marker means that some seed had no faithful subnetwork, which
-    counts as 100 %.
-    """
+    """Accuracy of the full model and effective size over checkpoints, one line per group."""
     groups = list(dict.fromkeys(means["group"]))
     figure = drawing.new_figure(8.6, 3.9 + 0.2 * (len(groups) // 3))
     left, right = figure.subplots(1, 2)
@@ -112,10 +108,7 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
 
 @drawing.styled
 def recovery(table: pd.DataFrame, means: pd.DataFrame, columns: list[str]) -> Figure:
-    """Every case as a dot, and the mean over cases with its interval, one row per method.
-
-    ``means`` are of `mechcore.bench.recovery.over_cases`; there is one panel for each column.
-    """
+    """Every case as a dot, and the mean over cases: a row per method, a panel per column."""
     methods = means["method"].tolist()
     place = {method: row for row, method in enumerate(methods)}
     figure = drawing.new_figure(1.6 + 3.2 * len(columns), 1.0 + 0.32 * len(methods))

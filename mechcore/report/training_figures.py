@@ -30,10 +30,7 @@ _MOST_MARKED = 40
 
 @styled
 def training_curves(history: pd.DataFrame) -> Figure:
-    """Accuracy over steps (means over subsets; out-of-domain subsets thin), with the loss below.
-
-    Subsets are named if there are at most eight.
-    """
+    """Accuracy over steps (means over subsets; out-of-domain subsets thin), with the loss below."""
     figure = new_figure(8.6, 5.2)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     by_step = (
@@ -74,11 +71,7 @@ def training_curves(history: pd.DataFrame) -> Figure:
 
 @styled
 def gains_by_examples(repair: pd.DataFrame) -> Figure:
-    """Gain of each rung against the number of repair examples, with intervals.
-
-    Args:
-        repair: rows of `mechcore.repair.outcome.REPAIR` for all labels together.
-    """
+    """Gain of each rung against the number of repair examples, with intervals."""
     places = [place for place in dict.fromkeys(repair["place"]) if place != "in domain"]
     figure = new_figure(4.2 * len(places), 3.6)
     for ax, place in zip(figure.subplots(1, len(places), squeeze=False)[0], places, strict=True):

@@ -162,7 +162,7 @@ def test_a_run_on_files(
     monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "28 of 28 jobs are already done" in capsys.readouterr().err
+    assert "29 of 29 jobs are already done" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
     assert len(Path("results/report.html").read_text()) > before
 
@@ -210,7 +210,7 @@ def test_a_study_from_init_to_clean(
     run = "run mine.yaml --without paths,dose"
     assert call(f"{run} --dry-run") == 0
     told = capsys.readouterr().out
-    assert "26 of 26 jobs known so far remain" in told
+    assert "27 of 27 jobs known so far remain" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call(run) == 0
@@ -221,7 +221,7 @@ def test_a_study_from_init_to_clean(
     assert capsys.readouterr().out == ("all 26 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "26 of 26 jobs are done" in told
+    assert "27 of 27 jobs are done" in told
     assert "26 results match their checksums" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call(run) == 0
@@ -234,7 +234,7 @@ def test_a_study_from_init_to_clean(
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 15
     capsys.readouterr()
     assert call("study status mine") == 0
-    assert "26 of 26 jobs are done" in capsys.readouterr().out
+    assert "27 of 27 jobs are done" in capsys.readouterr().out
 
 
 def test_a_question_alone_repeats_what_a_run_does(whole: Path, pruned: Path) -> None:

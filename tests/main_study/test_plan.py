@@ -106,18 +106,19 @@ EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
     *("accuracy", "core", "scores", "heads", "ablation", "swept", "sweep", "roles"),
     *("flips", "smallest", "paths", "dose", "means ood", "ood_mean", "failure"),
-    "responses",
+    *("responses", "rankings"),
 }
 TRAIN = EVERYTHING - {"scores", "full id", "full ood", "means ood"}
-JUDGED = {"sweep", "roles", "flips", "failure", "paths", "dose", "responses"}
+JUDGED = {"sweep", "roles", "flips", "failure", "paths", "dose", "responses", "rankings"}
 SWEPT = {"swept", "ood_mean", *JUDGED}
+OF_ROLES = JUDGED - {"sweep", "failure", "rankings"}
 TABLES = {"accuracy", "ablation", *JUDGED}
 ID = {"describe", "full id", "sub id", "scores", "heads", "swept", "smallest", *TABLES}
 OOD = {"describe", "full ood", "sub ood", "swept", "smallest", "means ood", "ood_mean", *TABLES}
 READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "heads", "ablation"}
-READ |= {"paths", "failure", "responses"}
+READ |= {"paths", "failure", "responses", "rankings"}
 MASKS = READ | {"prune"}
-ABLATED = {"ablation", "failure"}
+ABLATED = {"ablation", "failure", "rankings"}
 ANSWERS = {"full id", "full ood", "sub id", "sub ood"}
 
 
@@ -215,7 +216,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "max_non_core": (lambda w: w.analyses(ablation=Ablation(max_non_core=1)), ABLATED),
     "controls": (lambda w: w.analyses(ablation=Ablation(controls=1)), ABLATED),
     "their examples": (lambda w: w.analyses(ablation=Ablation(control_examples=1)), ABLATED),
-    "no ablation": (lambda w: w.analyses(ablation=None), {"failure"}),
+    "no ablation": (lambda w: w.analyses(ablation=None), {"failure", "rankings"}),
     "no pairs": (lambda w: w.analyses(failure=Failure(n_pairs=0)), {"failure"}),
     # The core's ablations are taken from the sweep, where there is one.
     "sweep": (lambda w: w.analyses(sweep=Sweep()), {"ablation", *SWEPT}),
@@ -224,7 +225,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "fill": (lambda w: w.analyses(fill="zero"), {"swept", *ABLATED, *JUDGED}),
     "loss": (lambda w: w.analyses(smallest=Smallest(0.1)), {"smallest"}),
     "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablation", "paths"}),
-    "roles": (lambda w: w.analyses(roles=Roles(alpha=0.1)), JUDGED - {"sweep", "failure"}),
+    "roles": (lambda w: w.analyses(roles=Roles(alpha=0.1)), OF_ROLES),
     "paths": (lambda w: w.analyses(paths=Paths(controls=3)), {"paths"}),
     "fewer examples": (lambda w: w.analyses(paths=Paths(max_examples=3)), {"paths"}),
     "doses": (lambda w: w.analyses(dose=Dose(2)), {"dose"}),

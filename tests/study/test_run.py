@@ -60,7 +60,7 @@ CONFIG = StudyConfig(
 )
 KINDS = ["describe", "means", "prune", "masks", "answers", "accuracy"]
 KINDS += ["smallest", "core", "scores", "heads", "swept", "ood_mean", "sweep", "roles", "flips"]
-KINDS += ["ablation", "failure", "paths", "dose", "responses"]
+KINDS += ["ablation", "failure", "paths", "dose", "responses", "rankings"]
 STEPS = (Means, FindMasks, AcceptMasks, Answers, Scores, Swept, SweptOodMean)
 SCHEMAS = schemas_of({})
 OF_CLUSTERS = ("n_clusters", "population", "df")
