@@ -82,12 +82,3 @@ def test_constants_stand_in_as_means_do_and_never_do_more_harm(loud: Subject) ->
         again = optimal_scores(model, few, loud.means, **options)
         assert torch.equal(found, again)
     assert not loud.means.z.requires_grad
-
-
-def test_what_has_no_scores(loud: Subject, planted: Subject) -> None:
-    empty = replace(loud.data, input_ids=[], token_type_ids=[])
-    for scores in (singles_scores, optimal_scores):
-        with pytest.raises(MismatchError, match="computed on another model"):
-            scores(loud.model, loud.data, planted.means)
-        with pytest.raises(InputError, match="none; expected at least one"):
-            scores(loud.model, empty, planted.means)
