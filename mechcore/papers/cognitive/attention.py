@@ -103,7 +103,7 @@ def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]
     heads = [str(head) for head in shape.heads]
     changes = {}
     for fill, rows in ablation.groupby("fill", sort=False):
-        by_head = rows.set_index("component", verify_integrity=True)["change"]
+        by_head = rows.set_index("component")["change"]
         changes[str(fill)] = by_head.loc[heads].to_numpy(dtype=float)
     return changes
 
