@@ -166,7 +166,7 @@ class Paths(Ablating, Analysis):
         from mechcore.ablation.paths.dependence import largest_readers
 
         blocks = report.path_blocks
-        paths, dependence = run.table(blocks.PATHS.name), run.table("core_dependence")
+        paths, dependence = run.table("path_information"), run.table("core_dependence")
         if paths is None or dependence is None:
             return
         if paths.empty:
@@ -251,7 +251,7 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
 
 def _sending(run: report.RunFolder) -> list[str]:
     """The heads of the core, or the named senders that run before a receiver."""
-    named, cut = {*_asked(run).senders}, run.tables[report.path_blocks.PATHS.name]
+    named, cut = {*_asked(run).senders}, run.tables["path_information"]
     if not named:
         return run.core
     to_answer = cut["receiver"] == ANSWER
