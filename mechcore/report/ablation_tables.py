@@ -70,8 +70,8 @@ def control_table(ablation: pd.DataFrame, what: str) -> Iterator[Table]:
     parts = []
     for metric in ("accuracy", "margin"):
         own = (effect(change, metric, unit=False) for change in overall[f"{metric}_change_beside"])
-        ends = overall[[f"{metric}_control_{end}" for end in ("change", "low", "high")]]
-        beside = (with_interval(*row, metric) for row in ends.to_numpy().tolist())
+        ends = (overall[f"{metric}_control_{end}"] for end in ("change", "low", "high"))
+        beside = (with_interval(*row) for row in zip(*ends, [metric] * len(overall), strict=True))
         p = overall[f"{metric}_p_control"]
         parts.append(overall.assign(metric=metric, own=[*own], beside=[*beside], p_control=p))
     rows = pd.concat(parts).sort_index(kind="stable")

@@ -10,7 +10,7 @@ import random
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import pandas as pd
 from tokenizers import Tokenizer
@@ -276,6 +276,8 @@ def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY
     Raises:
         InputError: an argument is out of its range.
     """
+    if split not in get_args(Split):
+        raise InputError(f"tiny world: split is {split!r}; expected train, id or ood")
     if not 0 <= minority <= MAX_MINORITY:
         raise InputError(
             f"tiny world: minority is {minority}; expected a share from 0 to {MAX_MINORITY:.3f}"

@@ -71,6 +71,8 @@ def extractive_scores(
             prompt has no counterfactual.
         MechcoreError: the scores do not sum to the gradient, so that they would be wrong.
     """
+    if compat not in (None, "paper"):
+        raise InputError(f'extractive scores: compat is {compat!r}; expected "paper" or None')
     check_fits(model, delta)
     sites = Sites.of(model)
     chosen = _counterfactuals(data, counterfactuals, seed)
