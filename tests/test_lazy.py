@@ -103,21 +103,21 @@ def test_functions_win_over_modules_that_have_their_name() -> None:
     """Whichever is imported first, and again after the other."""
     program = """
 import json, types
-import mechcore.pruning.discretise, mechcore.papers.extractive.ranks, mechcore.attention.categories
+import mechcore.pruning.discretise, mechcore.attention.categories
 from mechcore import effective_size, evaluate
 from mechcore.ablation import sweep
 from mechcore.attention import categories
 import mechcore.papers.cognitive.verdicts
 found = [
     effective_size, evaluate, sweep, categories,
-    mechcore.pruning.discretise, mechcore.papers.extractive.ranks,
+    mechcore.pruning.discretise,
     mechcore.papers.cognitive.verdicts,
 ]
 print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
 """
     homes = ["subnetworks.effective_size", "evaluation.evaluate", "ablation.sweeps"]
     homes += ["attention.categories", "pruning.discretise"]
-    homes += ["papers.extractive.ranks", "papers.cognitive.verdicts"]
+    homes += ["papers.cognitive.verdicts"]
     assert json.loads(output_of(program)) == [["function", f"mechcore.{each}"] for each in homes]
 
 

@@ -30,8 +30,12 @@ class Rankings(MainStep):
         """See `Step.run`."""
         from mechcore.steps.answers import joined
 
-        tables = [work.table(n, "stability").assign(ranked_by=n) for n in work.job.needs]
-        out_first = [t.sort_values("split", ascending=False, kind="stable") for t in tables]
+        tables = {name: work.table(name, "stability") for name in work.job.needs}
+        for name, table in tables.items():
+            table.insert(0, "ranked_by", name)
+        out_first = [
+            t.sort_values("split", ascending=False, kind="stable") for t in tables.values()
+        ]
         work.write_tables({"stability": joined(out_first)})
 
 

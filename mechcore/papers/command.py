@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import pandas as pd
 import typer
 
 from mechcore.cli.execution import COMMAND_LINE, RunOptions
@@ -18,6 +17,9 @@ from mechcore.main_study.config import Resources
 from mechcore.settings import origins
 from mechcore.study.executors import n_cores
 from mechcore.wording import QUICK
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Quick: TypeAlias = Annotated[
     bool,

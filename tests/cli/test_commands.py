@@ -218,11 +218,11 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("split == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(EMBEDDED.n_layers)]
     assert call(f"{run} --dry-run") == 0
-    assert capsys.readouterr().out == ("all 26 jobs are done; a run would only write the results\n")
+    assert capsys.readouterr().out == ("all 27 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
     assert "27 of 27 jobs are done" in told
-    assert "26 results match their checksums" in told
+    assert "27 results match their checksums" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call(run) == 0
     assert call("study clean mine --dry-run") == 0

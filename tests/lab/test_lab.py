@@ -100,7 +100,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
     reading: Any = {"prompt": tiny_world.DECODER_PROMPT, "answers": tiny_world.DECODER_ANSWERS}
     frames = {split: frame.head(24) for split, frame in FRAMES.items()}
     lab = mechcore.open(tiny_decoder_dir(), **frames, **reading, store=store, settings=SMALL)
-    costs = lab.sweep(components="mlps").table.query("set == 'L1.MLP'")
+    costs = lab.sweep(components="mlps").table.query("set == 'L1.MLP' and fill == 'mean'")
     model = load_model(tiny_decoder_dir())
     train, data = (as_encoded(model, frames[split], **reading) for split in ("train", "ood"))
     means = MeanActivations.compute(model, train)

@@ -73,6 +73,7 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "swept": [0.5 * 45 * 80],
         "ood_mean": [0.5 * 45 * 50 + 2 * 3 * 50],  # and slopes with either mean
         "sweep": [20],
+        "rankings": [20],
         "roles": [20],
         "flips": [3 * 40],  # at most 3 texts for each head
         # 6 pairs of 4 and 99 controls of the core, at half a pass each; the sweep has the rest.

@@ -29,7 +29,7 @@ from mechcore.training import TrainSettings
 def run(rich_run: Path) -> RunFolder:
     """With no more than what comes before the summary is made of, and the data."""
     whole = read_run(rich_run)
-    names = ("roles", "flips", "information", "data", "accuracy")
+    names = ("roles", "flips", "sweep", "data", "accuracy")
     return RunFolder(whole.path, whole.config, {name: whole.tables[name] for name in names})
 
 

@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[Any, Any, MeanActivations], Any]] = {
     "heads": lambda model, data, means: categorize_heads(model, data, resamples=5),
     "activations": lambda model, data, means: activations_at(
         model, data, ["blocks.0.hook_mlp_out"]
-    ).values["blocks.0.hook_mlp_out"],
+    )["blocks.0.hook_mlp_out"],
 }
 
 
