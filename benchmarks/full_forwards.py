@@ -42,6 +42,17 @@ class NotHere(Exception):
     """Why a variant cannot run in this environment."""
 
 
+def batches_of(
+    data: EncodedExamples, batch_size: int, *, by_length: bool
+) -> Iterator[dict[str, Tensor]]:
+    """Batches of similar lengths, or in the order of the examples."""
+    if by_length:
+        yield from data.batches(batch_size)
+        return
+    for rows in torch.arange(len(data)).split(batch_size):
+        yield data.rows(rows.tolist())
+
+
 class FullForwards:
     """What the variants share.
 
@@ -82,7 +93,7 @@ class FullForwards:
     @torch.no_grad()
     def logits(self, sets: Sequence[Heads], data: EncodedExamples, batch_size: int) -> Tensor:
         """Logits without each set, [set, example, class]."""
-        batches = list(data.batches(batch_size, by_length=self.by_length))
+        batches = list(batches_of(data, batch_size, by_length=self.by_length))
         inputs = [{k: b[k].to(self.device) for k in INPUTS if k in b} for b in batches]
         order = torch.cat([batch["index"] for batch in batches]).argsort()
         found = []

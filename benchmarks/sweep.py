@@ -33,7 +33,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from full_forwards import VARIANTS, FullForwards, NotHere, versions
+from full_forwards import VARIANTS, FullForwards, NotHere, batches_of, versions
 from measuring import peak, peak_alone, spread
 from sweep_scaling import plot, scaling
 from sweep_variants import (
@@ -125,7 +125,7 @@ def forwards_of(sweep: Sweep) -> int:
 
 def positions_per_token(data: EncodedExamples, batch_size: int, by_length: bool) -> float:
     """Positions that are computed, padding included, per token."""
-    masks = [b["attention_mask"] for b in data.batches(batch_size, by_length=by_length)]
+    masks = [b["attention_mask"] for b in batches_of(data, batch_size, by_length=by_length)]
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
 

@@ -181,7 +181,7 @@ def attention(g: Given) -> Any:
 def states(g: Given) -> Any:
     found = activations_at(g.model, g.data, ["blocks.1.hook_mlp_out"])
     labels = g.data.examples.frame["label"].tolist()
-    return [found, decode(found.values["blocks.1.hook_mlp_out"][:, 0], labels, shuffles=2)]
+    return [found, decode(found["blocks.1.hook_mlp_out"][:, 0], labels, shuffles=2)]
 
 
 def pruned(g: Given) -> Any:

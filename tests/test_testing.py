@@ -247,7 +247,7 @@ BROKEN = {
     "changeable": ("frozen=True", "frozen=False", "is no frozen dataclass; expected @dataclass"),
     "another name": ('kind = "lengths"', 'kind = "lenghts"', "unknown .did you mean 'lengths'"),
     "no setting": (SETTING, "10", "field longest has no help; expected setting"),
-    "a default": ("setting(10", "setting(0", "settings: longest is 0; expected a whole"),
+    "a default": ("setting(10", "setting(0", "lengths: longest is 0; expected a whole"),
     "torch": ("import pandas as pd", "import pandas as pd, torch", "loads torch, too; expected"),
     "without a value": ("longest: int = setting(10", "longest: int | None = setting(None",
         "setting longest: pass another value than None in others"),

@@ -102,7 +102,7 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
                     rows.append(json.loads(line))
                     if not isinstance(rows[-1], dict):
                         raise ValueError(f"found a {type(rows[-1]).__name__}; expected an object")
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     expected = "" if rows else "; expected one JSON object a line"
                     raise ValueError(f"line {number}: {error}{expected}") from error
     return pd.DataFrame(rows, dtype=object)

@@ -227,11 +227,11 @@ def test_a_study_from_init_to_clean(
     assert call(run) == 0
     assert call("study clean mine --dry-run") == 0
     # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
-    # failure, ablation, responses.
-    assert "would remove 15 results and 0 leftover files" in capsys.readouterr().out
+    # failure, ablation, rankings, responses.
+    assert "would remove 16 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("study clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 15
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 16
     capsys.readouterr()
     assert call("study status mine") == 0
     assert "27 of 27 jobs are done" in capsys.readouterr().out

@@ -52,11 +52,11 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def masks(tmp_path: Path) -> list[Path]:
-    """A mask in each of its formats, and several masks in one file."""
+    """A mask, and several masks in one file."""
     mask = Mask.full(SHAPE).without("L0.H1", "L1.MLP")
-    paths = [tmp_path / name for name in ("one.json", "one.safetensors", "two.safetensors")]
+    paths = [tmp_path / name for name in ("one.safetensors", "two.safetensors")]
     mask = mask.with_identity(Identity(2, 4, 4, 16, "float32", "a" * 64))
-    for path, saved in zip(paths, (mask, mask, Mask.stack([mask, ~mask])), strict=True):
+    for path, saved in zip(paths, (mask, Mask.stack([mask, ~mask])), strict=True):
         saved.save(path, {"note": "x"})
     return paths
 

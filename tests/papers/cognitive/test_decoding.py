@@ -297,5 +297,5 @@ def test_trials_that_are_too_few_are_refused(tiny: tuple[Any, Any], trials: Tria
             check_trials(few)
     with pytest.raises(InputError, match="4 trials of condition"):
         decoding_tables(*tiny, trials.rows(range(39)))
-    with pytest.raises(InputError, match=r"no hook point 'blocks\.2\.hook_resid_post'"):
+    with pytest.raises(InputError, match=r"no hook point blocks\.2\.hook_resid_post"):
         decoding_tables(*tiny, trials, layers=[2])
