@@ -6,6 +6,7 @@ All engines give the same logits up to rounding, which is checked on a few examp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -205,7 +206,7 @@ def _filling(fill: FillMaker, data: Any, seed: int, positions: Positions | None)
     fill = with_pairs(fill, data, seed)
     if positions is None:
         return fill
-    if not isinstance(positions, int) and len(positions) != len(data):
+    if not isinstance(positions, (int, Integral)) and len(positions) != len(data):
         raise InputError(
             f"sweep: found {len(positions)} positions for {len(data)} examples; expected one for "
             "each, or one for all"

@@ -18,7 +18,7 @@ from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
+from mechcore.masking.fills import Fill, FillMaker, Kind, by_mask, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.hooks import Hook, hooked
 from mechcore.models.protocol import (
@@ -146,12 +146,8 @@ class Knockout(Fill):
                 "knockout: it is not known which tokens are run; run batches of examples encoded "
                 "with words=True by the value of the with statement instead of the model"
             )
-        out, lonely = self._without_hidden() if self.of_run else self.known[layer]
-        n_rows = len(self.hidden)
-        if positions.ndim == 3:  # a mask for each row
-            out, lonely = out[:, None], lonely[:, None]
-        elif len(out) != n_rows:
-            out, lonely = out.unflatten(0, (-1, n_rows)), lonely.unflatten(0, (-1, n_rows))
+        seen = self._without_hidden() if self.of_run else self.known[layer]
+        out, lonely = (by_mask(rows, len(self.hidden), positions) for rows in seen)
         if self.otherwise is None:
             return out
         fill = self.otherwise.checked(kind, layer, positions, draws).to(out)

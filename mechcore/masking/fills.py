@@ -31,6 +31,15 @@ def is_per_token(kind: Kind, values: Tensor) -> bool:
     return values.ndim == (4 if kind == "z" else 3)
 
 
+def by_mask(
+    rows: Tensor, n_rows: int, positions: Int[Tensor, "batch *mask pos"]
+) -> Float[Tensor, "*masks batch *rest"]:
+    """What was read of a masked run, in the shape of `Fill.values`: mask by mask, if several."""
+    if positions.ndim == 3:  # a mask for each row
+        return rows[:, None]
+    return rows if len(rows) == n_rows else rows.unflatten(0, (-1, n_rows))
+
+
 class Fill(ABC):
     """What replaces the ablated outputs of one model.
 

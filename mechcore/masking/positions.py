@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
+from mechcore.masking.fills import Fill, FillMaker, Kind, by_mask, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.batches import real_positions
 from mechcore.models.hooks import Hook, hooked
@@ -29,8 +31,9 @@ def at_positions(positions: Positions, fill: FillMaker = "mean") -> FillMaker:
     For ``fill`` of `mechcore.masked`, run by the value of the with statement; sweeps have the
     option ``positions``.
     """
-    where = positions if isinstance(positions, int) else tuple(map(int, positions))
-    return partial(AtPositions, positions=where, fill=fill)
+    if isinstance(positions, (int, Integral)):
+        return partial(AtPositions, positions=operator.index(positions), fill=fill)
+    return partial(AtPositions, positions=tuple(map(operator.index, positions)), fill=fill)
 
 
 class AtPositions(Fill):
@@ -117,11 +120,10 @@ class AtPositions(Fill):
                 "with statement instead of the model (of paths, only those to one receiver, blind "
                 "in all its inputs, can be cut at positions)"
             )
-        own, chosen = self.outputs[kind, layer], self.chosen
-        if positions.ndim == 3:  # a mask for each row
-            own, chosen = own[:, None], chosen[:, None]
-        elif len(own) != len(chosen):
-            own = own.unflatten(0, (-1, len(chosen)))
+        own, chosen = (
+            by_mask(rows, len(self.chosen), positions)
+            for rows in (self.outputs[kind, layer], self.chosen)
+        )
         there = self.fill.checked(kind, layer, positions, draws).to(own)
         at = chosen.to(own.device)
         return torch.where(at[(..., *[None] * (1 + (kind == "z")))], there, own)
