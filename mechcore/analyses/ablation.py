@@ -11,9 +11,9 @@ from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.components import KINDS, Component, ModelShape, parse_components
 from mechcore.errors import InputError
 from mechcore.settings import setting
-from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
+from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Work
 from mechcore.wording import (
     ALL,
     count,
@@ -44,6 +44,7 @@ class Ablation(Ablating, Analysis):
     reads = ("swept",)
     shows = ("ablation", "shapley", "dividends")
     splits = TEST_SPLITS
+    per_text = 20.0
     schemas = tables_in(
         "mechcore.ablation.effects.changes:CONTROLLED",
         "mechcore.ablation.joint.exact:INTERACTIONS",
@@ -139,17 +140,6 @@ class Ablation(Ablating, Analysis):
                 f"ablation: {count(n, 'component')} named; expected 2 to {MOST_EXACT} for all "
                 "subsets (--components)"
             )
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        named = [size.components(name) if name in KINDS else 1 for name in self.components]
-        n = sum(named) or CORE * size.n_heads
-        paired = min(self.max_joint, n)
-        n_sets = paired * (paired - 1) / 2 + len(self.sets) + self.subsets * 2**n
-        if "swept" not in job.needs:
-            n_sets += n + self.max_non_core
-        sampled = sum(min(self.control_examples, size.examples.get(r, 0)) for r in TEST_SPLITS)
-        return SHARED * (n_sets * size.tested + self.controls * sampled)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

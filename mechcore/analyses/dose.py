@@ -10,9 +10,9 @@ from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
 from mechcore.settings import setting
-from mechcore.steps.base import BEHIND, Size, inputs_of, means_of
+from mechcore.steps.base import inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Work
 from mechcore.wording import OUT_FIRST, PLACES, count, listed, number
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Dose(Ablating, Analysis):
     label = "doses"
     needs = ("means", Roles.kind)
     splits = TEST_SPLITS
+    per_text = 25.0
     cuts_paths = True
     schemas = tables_in("mechcore.ablation.effects.dose:DOSE")
 
@@ -39,13 +40,6 @@ class Dose(Ablating, Analysis):
     )
     max_examples: int = setting(300, "Maximum number of examples of each test split.", least=1)
     n_resamples: int = of_study()
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        from mechcore.ablation.effects.dose import DOSES
-
-        tested = sum(min(self.max_examples, size.examples.get(split, 0)) for split in TEST_SPLITS)
-        return tested * self.components * (len(DOSES) + BEHIND)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

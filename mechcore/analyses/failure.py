@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.settings import setting
-from mechcore.steps.base import SHARED, Size, core_of, inputs_of, means_of
+from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Work
 from mechcore.wording import (
     ALL,
     DASH,
@@ -51,6 +51,7 @@ class Failure(Ablating, Analysis):
     needs = ("means", "sweep", "swept")
     reads = ("core", "ablation")
     splits = TEST_SPLITS
+    per_text = 2.0
     schemas = tables_in(
         "mechcore.ablation.effects.failure:FAILURE",
         "mechcore.ablation.effects.net:FAILURE_SETS",
@@ -69,11 +70,6 @@ class Failure(Ablating, Analysis):
     def may_read(self) -> Sequence[str]:
         """See `MainStep.may_read`."""
         return self.reads if self.n_pairs else ()
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        n_sets = self.n_pairs + ("core" in job.needs) if self.n_pairs else 0
-        return SHARED * n_sets * size.examples.get("ood", 0)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mechcore import report
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
-from mechcore.steps.base import Size, inputs_of
+from mechcore.steps.base import inputs_of
 from mechcore.steps.config import TEST_SPLITS
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Work
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,12 +35,6 @@ class Flips(Analysis):
     schemas = tables_in("mechcore.ablation.effects.flips:FLIPS")
 
     names: Mapping[str, str] = of_study()
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        from mechcore.ablation.effects.flips import SHOWN
-
-        return float(SHOWN * size.n_heads)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

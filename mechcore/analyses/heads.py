@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mechcore import report
 from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.settings import setting
-from mechcore.steps.base import MainStep, Size, core_of, inputs_of
+from mechcore.steps.base import MainStep, core_of, inputs_of
 from mechcore.study.step import Job, Work
 from mechcore.wording import listed, number, whole
 
@@ -34,6 +34,7 @@ class Scores(MainStep):
     label = "head categories"
     for_others = True
     answers = False
+    per_text = 1.0
     max_examples: int
     min_mass: float
     min_ratio: float
@@ -52,10 +53,6 @@ class Scores(MainStep):
         from mechcore.attention.categories import registered_categories
 
         return [category.function for category in registered_categories()]
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        return _passes(self.max_examples, job, size)
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -77,13 +74,6 @@ def sampled(inputs: Inputs, n: int, seed: int) -> EncodedExamples:
     return inputs.encode(data.examples.sample(n, seed), words=True)
 
 
-def _passes(n: int, job: Job, size: Size) -> float:
-    from mechcore.steps.bench import data_inputs
-
-    (split,) = data_inputs(job)
-    return float(min(n, size.examples[split]))
-
-
 @dataclass(frozen=True)
 class Heads(Analysis):
     """What every head attends to."""
@@ -95,6 +85,7 @@ class Heads(Analysis):
     needs = ("scores",)
     beside = ("core",)
     answers = False
+    per_text = 1.0
     schemas = tables_in("mechcore.attention.labels:HEAD_CATEGORIES")
 
     max_examples: int = setting(
@@ -125,10 +116,6 @@ class Heads(Analysis):
         from mechcore.models.protocol import is_causal
 
         HeadScores(ModelShape.of(inputs.model), is_causal(inputs.model), 0, ignore=self.ignore)
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        return _passes(self.max_examples, job, size)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

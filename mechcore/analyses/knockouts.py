@@ -11,7 +11,7 @@ from mechcore.analyses.base import Ablating, Analysis, Planning, of_study, table
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.settings import setting
-from mechcore.steps.base import CORE, SHARED, Size, core_of, inputs_of, means_of
+from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import ALL, PLACES, count, number, percent
@@ -57,15 +57,12 @@ class KnockedOut(Ablating):
     needs = ("means",)
     beside = ("core",)
     splits = TEST_SPLITS
+    per_text = 80.0
     category: str = ""
 
     def uses(self) -> list[object]:
         """The fill and the function of the category."""
         return [*super().uses(), _categories()[self.category].function]
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        return (SHARED * size.n_heads + 6) * size.tested
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -93,6 +90,7 @@ class Knockouts(Ablating, Analysis):
     needs = ("means", "swept")
     beside = ("core",)
     splits = TEST_SPLITS
+    per_text = 20.0
     asked = True
     cuts_paths = True  # queries without another key have no other text's output
     schemas = tables_in("mechcore.ablation.effects.knockouts:KNOCKOUTS")
@@ -102,11 +100,6 @@ class Knockouts(Ablating, Analysis):
     names: Mapping[str, str] = of_study()
     groups: Mapping[str, tuple[str, ...]] = of_study()
     n_resamples: int = of_study()
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        n = sum(min(CONTROL_EXAMPLES, size.examples.get(split, 0)) for split in TEST_SPLITS)
-        return self.controls * n * (len(job.needs) + SHARED * CORE * size.n_heads)
 
     def jobs(self, plan: Planning) -> Iterator[tuple[str, Job]]:
         """The answers by category, and what is made of them."""

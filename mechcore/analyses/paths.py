@@ -12,7 +12,7 @@ from mechcore.analyses.roles import Roles
 from mechcore.components import KINDS, Component, ComponentLike
 from mechcore.components.paths import ANSWER, PathSet, Receiver
 from mechcore.settings import entries, setting, with_values
-from mechcore.steps.base import BEHIND, CORE, Size, core_of, inputs_of, means_of
+from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import ALL, count, listed
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.steps.inputs import Inputs
-
-FORWARDS = 4.0
-"""Passes of the full model, which all sets share, and of all answers."""
 
 MOST_NAMED = 3
 """Senders that sentences name."""
@@ -43,6 +40,7 @@ class Paths(Ablating, Analysis):
     needs = ("means", "core")
     reads = (Roles.kind, "swept")
     splits = TEST_SPLITS
+    per_text = 200.0
     cuts_paths = True
     schemas = tables_in(
         "mechcore.ablation.paths.dependence:CORE_DEPENDENCE",
@@ -108,21 +106,6 @@ class Paths(Ablating, Analysis):
 
         to = [*(receivers or self.receivers or ("all",))]
         return sets.paths(senders, to, model, inputs=self.inputs, together=self.together)
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        from mechcore.ablation.paths.dependence import MOST_READERS
-
-        tested, outside = (
-            sum(min(self.max_examples, size.examples.get(split, 0)) for split in splits)
-            for splits in (TEST_SPLITS, TEST_SPLITS[1:])
-        )
-        n_all, n_core = size.components("all"), len(self.senders) or CORE * size.n_heads
-        sets = n_all + min(MOST_READERS, n_all) * n_core
-        sets += 0 if self._reuses(job) else n_all
-        controlled = self.chosen or Roles.kind in job.needs
-        controls = self.controls * min(MOST_READERS, n_all) if controlled else 0
-        return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
         """Whether to reuse the sweep's changes; other fills draw again for other examples."""

@@ -13,8 +13,8 @@ from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.repair import HELD_OUT, INSIDE, OWN_RUNGS, REPAIRED
 from mechcore.settings import setting
-from mechcore.steps.base import WITH_GRADIENT, Size, inputs_of, means_of
-from mechcore.study.step import Job, Work
+from mechcore.steps.base import inputs_of, means_of
+from mechcore.study.step import Work
 from mechcore.wording import (
     ALL,
     DASH,
@@ -44,6 +44,7 @@ class Repair(Analysis):
     asked = True
     needs = ("means",)
     splits = SPLITS
+    per_text = 200.0
     schemas = tables_in(
         "mechcore.repair.outcome:REPAIR",
         "mechcore.repair.outcome:REPAIR_CHOICES",
@@ -104,13 +105,6 @@ class Repair(Analysis):
                 "looks like a repair; expected two or more (leave out --ood-label)"
             )
         runs_of(outside, self.examples, self.draws, self.folds, self.seed, len(inputs.data["id"]))
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        del job
-        trained = 16 * 2 * self.steps * 5 * WITH_GRADIENT
-        runs = len(self.examples) * self.draws * self.folds
-        return runs * len(self.rungs) * (trained + min(size.tested, 3000))
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
-from mechcore.steps.base import Size, core_of, inputs_of, means_of
+from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Work
 from mechcore.wording import ALL, FULL, PLACES, count, listed
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Responses(Ablating, Analysis):
     label = "responses to features of texts"
     needs = ("means", "answers", "core", "swept", Roles.kind)
     splits = TEST_SPLITS
+    per_text = 1.0
     schemas = tables_in("mechcore.ablation.effects.responses:RESPONSES")
 
     names: Mapping[str, str] = of_study()
@@ -48,10 +49,6 @@ class Responses(Ablating, Analysis):
         from mechcore.data.features import FEATURES
 
         return [*super().uses(), *(FEATURES[name] for name in FEATURES)]
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`; the rest is in the store."""
-        return float(size.tested)
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore import report
-from mechcore.ablation.settings import GUARANTEE, SCREENING_EXAMPLES
+from mechcore.ablation.settings import GUARANTEE
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.components import KINDS, Component
 from mechcore.data.examples import ALL
 from mechcore.settings import setting
-from mechcore.steps.base import SHARED, WITH_GRADIENT, Size, inputs_of, means_of
-from mechcore.study.step import Job, Work
+from mechcore.steps.base import inputs_of, means_of
+from mechcore.study.step import Work
 from mechcore.wording import (
     SIGNIFICANT,
     count,
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 
     from mechcore.steps.inputs import Inputs
 
-RACED = 0.4
-"""Share of the examples that a race is expected to need."""
-
-OF_ALL_PAIRS = 0.3
-"""Cost of one of all pairs on the prefix tree, as a share of a pass: MiniLM, 6 layers."""
-
 _MOST_ROWS = 40
 
 
@@ -47,6 +41,7 @@ class Search(Ablating, Analysis):
     asked = True
     packages = ("scikit-learn",)
     needs = ("means",)
+    per_text = 300.0
     shows = ("superadditive", "screening", "race")
     schemas = tables_in(
         "mechcore.ablation.joint.search:SUPERADDITIVE",
@@ -156,23 +151,6 @@ class Search(Ablating, Analysis):
         from mechcore.ablation.joint.predictors import INTERACTION_METHODS
 
         return [*super().uses(), INTERACTION_METHODS[self.screening_by]]
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        from mechcore.ablation.joint.search import FOUND
-
-        n = len(self._named) or size.components(self.components)
-        all_pairs, half = n * (n + 1) / 2, size.examples[self.split] / 2
-        grown = self.max_size - 1
-        reported = SHARED * 2 * FOUND * grown * half  # those found, and members of theirs
-        if self.all_pairs:
-            larger = SHARED * self.n_pairs * (grown - 1)
-            return (OF_ALL_PAIRS * all_pairs + larger) * half * RACED + reported
-        per_example = {"screening": WITH_GRADIENT * (n + 1), "exact": SHARED * all_pairs}
-        seen = min(SCREENING_EXAMPLES, half)
-        share = 1.0 if self.guarantee is None else RACED
-        measured = SHARED * self.n_pairs * grown * half * share
-        return measured + per_example.get(self.screening_by, 0) * seen + reported
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

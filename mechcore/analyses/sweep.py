@@ -12,13 +12,7 @@ from mechcore.analyses.base import Ablating, Analysis, Planning, of_study, table
 from mechcore.components import ModelShape
 from mechcore.components.names import Kind
 from mechcore.settings import setting
-from mechcore.steps.base import (
-    SHARED,
-    WITH_GRADIENT,
-    Size,
-    inputs_of,
-    means_of,
-)
+from mechcore.steps.base import inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Work
 from mechcore.wording import ALL
@@ -38,12 +32,8 @@ class Swept(Ablating):
     for_others = True
     needs: ClassVar[tuple[str, ...]] = ("means",)
     splits: ClassVar[tuple[str, ...]] = TEST_SPLITS
+    per_text = 80.0
     components: Kind = "all"
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        n_examples = sum(size.examples.get(split, 0) for split in self.splits)
-        return SHARED * size.components(self.components) * n_examples
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -69,10 +59,6 @@ class SweptOodMean(Swept):
     label = "ablation one by one, out-of-domain mean"
     needs: ClassVar[tuple[str, ...]] = ()
     splits: ClassVar[tuple[str, ...]] = ("ood",)
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        return super().passes(job, size) + 2 * WITH_GRADIENT * size.examples["ood"]
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from mechcore import report
 from mechcore.analyses.base import Analysis
 from mechcore.data.task import SPLITS
-from mechcore.steps.base import WITH_GRADIENT, Size
+from mechcore.steps.base import WITH_GRADIENT
 from mechcore.study.step import Job, Work
 from mechcore.tables import PLACE, Column, Schema
 from mechcore.training import TrainSettings
@@ -55,12 +54,9 @@ class Train(Analysis):
     names: Mapping[str, str]
     classes: tuple[str, ...] = ()
 
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        schedule = self.training
-        trained = self.steps * schedule.batch_size * schedule.accumulate
-        evaluations = math.ceil(self.steps / schedule.evaluate_every)
-        return WITH_GRADIENT * trained + evaluations * size.tested
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
+        return WITH_GRADIENT * self.steps * self.training.batch_size * self.training.accumulate
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""

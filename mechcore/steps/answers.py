@@ -25,10 +25,10 @@ from mechcore.data.examples import ALL
 from mechcore.evaluation.evaluate import Evaluation, evaluate
 from mechcore.files import write_safetensors
 from mechcore.pruning import Subnetwork
-from mechcore.steps.base import MainStep, Size, inputs_of, means_of, subnetworks_in
+from mechcore.steps.base import MainStep, inputs_of, means_of, subnetworks_in
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.steps.masks import AcceptMasks
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Work
 from mechcore.tables import Column
 from mechcore.wording import FULL
 
@@ -134,14 +134,9 @@ class Answers(MainStep):
     """The answers of the full model, or of the needed subnetworks, to test data."""
 
     kind = "answers"
+    per_text = 1.0
     split: str
     batch_size: int
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        masks = job.needs.get(MASKED)
-        n = len(masks.step.seeds) if masks and isinstance(masks.step, AcceptMasks) else 1
-        return float(size.examples[self.split] * n)
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

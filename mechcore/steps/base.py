@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mechcore.components import KINDS, Component, parse_components
+from mechcore.components import Component, parse_components
 from mechcore.data.task import SPLITS
-from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Job, Step, Work
 
 if TYPE_CHECKING:
@@ -25,45 +23,11 @@ MASKS = "masks"
 WITH_GRADIENT = 3.0
 """Cost of a forward and backward pass, in forward passes."""
 
-SHARED = 0.5
-"""Cost of an ablation on the prefix tree, as a share of a forward pass."""
-
-BEHIND = 0.3
-"""Cost of one blind component, as a share of a forward pass; mostly later layers."""
-
-CORE = 0.2
-"""Assumed share of heads in a core that is not yet known."""
-
-FEW = 20.0
+_FEW = 20.0
 """Cost of writing tables, in forward passes."""
 
 _UNKNOWN = 2000
 """Assumed number of examples in a file that has not been read, without a limit."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """The sizes that determine a job's cost: examples by split, and components."""
-
-    examples: Mapping[str, int]
-    n_heads: int
-    n_mlps: int
-
-    @classmethod
-    def guessed(cls, job: Job) -> Size:
-        """A coarse guess for a model and files that have not been read yet."""
-        data: dict[str, Any] = {split: job.inputs[split] for split in SPLITS if split in job.inputs}
-        return cls({split: given.limit or _UNKNOWN for split, given in data.items()}, 144, 12)
-
-    @property
-    def tested(self) -> int:
-        """Test examples of both splits."""
-        return sum(self.examples.get(split, 0) for split in TEST_SPLITS)
-
-    def components(self, kind: str) -> int:
-        """Number of ``heads``, ``mlps`` or ``all`` components."""
-        sizes = (self.n_heads, self.n_mlps, self.n_heads + self.n_mlps)
-        return dict(zip(KINDS, sizes, strict=True))[kind]
 
 
 class MainStep(Step):
@@ -77,6 +41,7 @@ class MainStep(Step):
         splits: the splits it reads, of ``"train"``, ``"id"`` and ``"ood"``.
         label: the displayed label of its jobs; by default the kind.
         for_others: its files are only for other jobs, not results of the study.
+        per_text: roughly how many forward passes it takes per text, with 12 layers of 12 heads.
     """
 
     for_others: ClassVar[bool] = False
@@ -86,6 +51,7 @@ class MainStep(Step):
     beside: ClassVar[tuple[str, ...]] = ()
     answers: ClassVar[bool] = True
     splits: ClassVar[tuple[str, ...]] = ()
+    per_text: ClassVar[float] = 0.0
 
     def wants(self) -> Sequence[str]:
         """The subset of ``needs`` that it needs with its settings."""
@@ -97,12 +63,10 @@ class MainStep(Step):
 
     def cost(self, job: Job) -> float:
         """See `Step.cost`."""
-        return self.passes(job, Size.guessed(job))
-
-    def passes(self, job: Job, size: Size) -> float:
-        """Its approximate cost, in forward passes of one example."""
-        del job, size
-        return FEW
+        data: list[Any] = [job.inputs[split] for split in SPLITS if split in job.inputs]
+        limits = [given.limit or _UNKNOWN for given in data]
+        most = getattr(self, "max_examples", _UNKNOWN)
+        return _FEW + self.per_text * sum(min(limit, most) for limit in limits)
 
 
 def inputs_of(work: Work) -> Inputs:

@@ -23,12 +23,11 @@ from mechcore.steps.base import (
     MISSING_FILE,
     WITH_GRADIENT,
     MainStep,
-    Size,
     inputs_of,
     means_of,
     subnetworks_in,
 )
-from mechcore.steps.bench import DataInput, data_inputs
+from mechcore.steps.bench import DataInput
 from mechcore.steps.tables import SUBNETWORK
 from mechcore.study.step import Job, Work, plain
 from mechcore.tables import CHECKPOINT, SEED, TARGET, Column, Schema
@@ -56,11 +55,7 @@ class Means(MainStep):
     """Mean activations on the data of one split."""
 
     kind = "means"
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        (split,) = data_inputs(job)
-        return float(size.examples[split])
+    per_text = 1.0
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -99,8 +94,8 @@ class FindMasks(MainStep):
         """The method."""
         return [METHODS[self.method]]
 
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
         steps = sum(map(self.schedule.total_steps, self.target_sparsities))
         return WITH_GRADIENT * steps * self.schedule.batch_size * len(self.seeds)
 
