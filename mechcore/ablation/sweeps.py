@@ -98,28 +98,21 @@ def ablate(
 ) -> Ablations:
     """The answers of the model without each set, example by example; see `sweep`.
 
-    Args:
-        model: any TransformerLens model.
-        sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
-            these by name, see `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
-        data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`;
-            or prompts (`mechcore.models.prompts`) with a metric that needs no labels.
-        means: the model's mean activations; not needed for ``fill="zero"``.
-        fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes every
-            example's counterfactual prompt, or draws one of another label, the nearest in length.
-        engine: ``"tree"`` shares common prefixes of sets, ``"restart"`` does so by layers on any
-            model whose layers can be called again, ``"reference"`` runs one masked forward per set,
-            and ``"auto"`` takes the first of them that can run the model.
-        precision: of the tree's matrix products; others than float32 are compared on a sample.
-        split: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per batch at most, of similar length, for encoded examples.
-        max_tokens: most tokens in one call of a layer; by default what suits the device.
-        state: folder that keeps what is finished, to resume from.
-        seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
-        metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`.
-        positions: where outputs are replaced, see `mechcore.masking.positions`; by default at all
-            tokens.
+    - ``sets``: lists of component names, masks of zeros and ones, or a dict of these by name, see
+      `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
+    - ``data``: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`;
+      or prompts (`mechcore.models.prompts`) with a ``metric`` that needs no labels, by name or as a
+      function, see `mechcore.evaluation.metrics`. Of the ``split`` ``"id"``, accuracy under chance
+      warns.
+    - ``means``, ``fill``: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"``
+      takes every example's counterfactual prompt, or draws one of another label, the nearest in
+      length. ``positions`` say where, see `mechcore.masking.positions`; by default at all tokens.
+    - ``engine``: ``"tree"`` shares common prefixes of sets, ``"restart"`` does so by layers on any
+      model whose layers can be called again, ``"reference"`` runs one masked forward per set, and
+      ``"auto"`` takes the first of them that can run the model. ``precision`` is that of the tree's
+      matrix products; others than float32 are compared on a sample. ``max_tokens`` are the most in
+      one call of a layer; by default what suits the device.
+    - ``state``: a folder that keeps what is finished, to resume from.
 
     Raises:
         InputError: see `sweep`.

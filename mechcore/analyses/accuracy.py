@@ -78,11 +78,11 @@ class Accuracy(Analysis):
         if accuracy is None:
             yield report.missing("the accuracy of the full model and subnetworks")
             return
-        majority = {}
-        if labels is not None:
-            for place in report.groups.places(accuracy):
-                if (label := report.groups.most_frequent(labels, *place)) is not None:
-                    majority[place] = label[1]
+        majority = {
+            place: label[1]
+            for place in report.groups.places(accuracy)
+            if labels is not None and (label := report.groups.most_frequent(labels, *place))
+        }
         stroke = " A grey stroke marks the majority baseline." if majority else ""
         beside = "; most frequent label: majority baseline" if majority else ""
         inside = (accuracy["split"] == "id") & (accuracy["subset"] != ALL)
@@ -138,6 +138,7 @@ def _table(
 
     target_sparsities = sorted(accuracy["target_sparsity"].dropna().unique())
     header = ["data", "subset", "n", *(["most frequent label"] if majority else [])]
+    header += ["full model", *(f"at {sparsity(target)}" for target in target_sparsities)]
     rows = []
     for split, data, subset in report.groups.places(accuracy):
         part = report.groups.of_data(accuracy, split, data, subset)
@@ -146,10 +147,7 @@ def _table(
             share = majority.get((split, data, subset))
             cells.append(DASH if share is None else percent(share))
         rows.append([*cells, *_cells(part, ACCURACY[metric], target_sparsities)])
-    folded = metric != "accuracy"
-    return report.Table(
-        caption, [*header, *_models(target_sparsities)], rows, frozenset({0, 1}), folded
-    )
+    return report.Table(caption, header, rows, frozenset({0, 1}), folded=metric != "accuracy")
 
 
 def _groups(groups: pd.DataFrame) -> report.Table:
@@ -162,17 +160,11 @@ def _groups(groups: pd.DataFrame) -> report.Table:
         first = part.iloc[0]
         cells = _cells(part, ACCURACY["accuracy"], target_sparsities, mean=True)
         rows.append([str(group), *cells, whole(first["n_subsets"]), _names(first["subsets"])])
-    header = ["group", *_models(target_sparsities), "subsets", "which"]
+    at_each = [f"at {sparsity(target)}" for target in target_sparsities]
+    header = ["group", "full model", *at_each, "subsets", "which"]
     caption = "Accuracy macro-averaged over groups of subsets; for "
     caption += "subnetworks, the mean and range over seeds"
     return report.Table(caption, header, rows, frozenset({0, len(header) - 1}))
-
-
-def _models(target_sparsities: Sequence[float]) -> list[str]:
-    return [
-        "full model",
-        *(f"at {sparsity(target_sparsity)}" for target_sparsity in target_sparsities),
-    ]
 
 
 def _cells(

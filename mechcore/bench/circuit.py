@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechcore.components import Component
-from mechcore.errors import InputError
 
 ANSWER = "answer"
 """The feature that the answer is read from."""
@@ -103,27 +102,6 @@ class Circuit:
     heads: Sequence[Copy | Relay]
     gates: Sequence[Gate] = ()
     distractors: Sequence[Copy] = field(default=())
-
-    def __post_init__(self) -> None:
-        names = [head.head for head in (*self.heads, *self.distractors)]
-        twice = sorted({str(name) for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(f"circuit: {', '.join(twice)} has two things to do; expected one each")
-        for head in (*self.heads, *self.distractors):
-            if isinstance(head, Copy) and not 0 <= head.slot < self.n_slots:
-                raise InputError(
-                    f"circuit: {head.head} copies slot {head.slot}; expected 0 to "
-                    f"{self.n_slots - 1}"
-                )
-        read = {f for gate in self.gates for f in gate.inputs} | {ANSWER}
-        read |= {head.source for head in self.heads if isinstance(head, Relay)}
-        read |= {head.unless for head in self.heads if isinstance(head, Copy) and head.unless}
-        unread = [str(h.head) for h in self.distractors if read & set(h.into)]
-        if unread:
-            raise InputError(
-                f"circuit: the distractor {unread[0]} writes to a feature that is read; expected "
-                "one that is not"
-            )
 
     @property
     def features(self) -> list[str]:

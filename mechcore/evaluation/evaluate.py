@@ -236,20 +236,13 @@ def evaluate(
 ) -> Any:
     """Run ``data`` through ``model`` and compare the answers with the labels.
 
-    Args:
-        model: any TransformerLens model.
-        data: examples of any form, see `mechcore.data.given`; or batches of tokenizer outputs with
-            ``labels`` [batch]: class indices, or the token ids that follow the last real position.
-        mask: components to mask.
-        means: the model's mean activations, see `mechcore.masked`.
-        fill: what replaces ablated outputs, see `mechcore.masked`.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
-        in_domain: which split of a task is meant, and whether an accuracy under chance warns.
-        batch_size: examples per batch, for encoded examples.
-        seed: of the draws of ``fill="resample"``.
+    - ``data``: examples of any form, see `mechcore.data.given`; or batches of tokenizer outputs
+      with ``labels`` [batch]: class indices, or token ids that follow the last real position.
+    - ``mask``, ``means``, ``fill``, ``seed`` (of its draws): see `mechcore.masked`.
+    - ``class_names``: names of a classifier's classes, in place of its ``id2label``.
+    - ``in_domain``: which split of a task is meant, and whether an accuracy under chance warns.
 
-    Returns:
-        An `Evaluation`, or a list of them, one per mask, for a batched mask.
+    Returns an `Evaluation`, or for a batched mask a list of them.
 
     Raises:
         InputError: labels are missing or cannot be matched to the model's classes.

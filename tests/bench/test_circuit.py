@@ -5,7 +5,6 @@ import pytest
 
 from mechcore.bench.circuit import ANSWER, SHARP, Circuit, Copy, Gate, GateKind, Means, Relay
 from mechcore.components import Component
-from mechcore.errors import InputError
 
 A, B, C, MLP = Component(0, 0), Component(1, 1), Component(1, 2), Component(1)
 
@@ -62,13 +61,3 @@ def test_means_are_over_tokens_that_are_no_padding() -> None:
     two = np.repeat(text, 2, axis=0) * [[1], [-1]]
     weighted = circuit.means(two, [4, 4], causal=False, weights=np.array([3.0, 1.0]))
     assert weighted[A] == pytest.approx(0.5, abs=tiny)
-
-
-def test_programs_that_cannot_be() -> None:
-    copy = Copy(A, 0, {ANSWER: 1})
-    with pytest.raises(InputError, match=r"L0\.H0 has two things to do"):
-        Circuit(1, [copy, copy])
-    with pytest.raises(InputError, match=r"copies slot 3; expected 0 to 1"):
-        Circuit(2, [Copy(A, 3, {ANSWER: 1})])
-    with pytest.raises(InputError, match=r"distractor L0\.H0 writes to a feature that is read"):
-        Circuit(1, [Relay(B, "x", {ANSWER: 1})], distractors=[Copy(A, 0, {"x": 1})])

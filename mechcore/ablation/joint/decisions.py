@@ -87,29 +87,21 @@ class Goal:
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        if self.metric not in CLASS_METRICS:
-            known = " or ".join(map(repr, CLASS_METRICS))
-            raise InputError(
-                f"race: metric is {self.metric!r}; expected {known}: others lack a bound, which "
-                "the error rate needs: use mechcore.interactions"
-            )
+        known = " or ".join(map(repr, CLASS_METRICS))
         if (self.least is None) == (self.largest is None):
             raise InputError(
-                f"race: least is {self.least} and largest {self.largest}; expected one of them: a "
-                "least effect of interest, or a number of sets"
+                f"race: least is {self.least} and largest {self.largest}; expected one of them"
             )
-        if self.least is not None and not self.least >= 0:
-            raise InputError(f"race: least is {self.least}; expected an effect of 0 or more")
-        if self.largest is not None and self.largest < 1:
-            raise InputError(f"race: largest is {self.largest}; expected at least 1 set")
-        if not 0 < self.error < 1:
-            raise InputError(f"race: error is {self.error}; expected a probability between 0 and 1")
-        if self.bound is not None and self.metric != "margin":
-            raise InputError(
-                f"race: bound is {self.bound}, but that of {self.metric} is known; leave it out"
-            )
-        if self.bound is not None and not 0 < self.bound < np.inf:
-            raise InputError(f"race: bound is {self.bound}; expected a number of nats above 0")
+        bound = self.bound is None or (self.metric == "margin" and 0 < self.bound < np.inf)
+        for name, right, expected in (
+            ("metric", self.metric in CLASS_METRICS, f"{known}: others lack a known bound"),
+            ("least", self.least is None or self.least >= 0, "an effect of 0 or more"),
+            ("largest", self.largest is None or self.largest >= 1, "at least 1 set"),
+            ("error", 0 < self.error < 1, "a probability between 0 and 1"),
+            ("bound", bound, "a number of nats above 0, and none for accuracy"),
+        ):
+            if not right:
+                raise InputError(f"race: {name} is {getattr(self, name)!r}; expected {expected}")
 
     def decisions(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """The decision for each set, from bounds of all sets' means, [set]."""

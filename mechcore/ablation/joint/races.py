@@ -41,13 +41,11 @@ class Race(Shown):
     """The decisions of a race, and their cost.
 
     Attributes:
-        goal: what to decide, with the first bound of the effect on one example.
         decisions: the columns of `DECISIONS`, in the order of the sets.
         audit: the columns of `AUDIT`, for the sets that ran to the end.
         n_looks: numbers of examples after which decisions were made.
-        layers: total evaluations of a layer on one example.
-        exact_layers: the same for all sets on all examples.
-        bound_source: the origin of the bound, in words.
+        layers, exact_layers: evaluations of a layer on one example, and those of all sets on all.
+        bound_source: the origin of the bound in ``goal``, in words.
         n_broken: number of sets that broke their bound.
     """
 
@@ -91,16 +89,13 @@ class Race(Shown):
             )
         size = f" (size {goal.least:g}{unit} or less)" if goal.least is not None else ""
         counts = self.decisions["decision"].value_counts()
-        sums = ", ".join(
-            f"{n} {name}{size if name == 'within' else ''}" for name, n in counts.items()
-        )
+        sums = [f"{n} {name}{size * (name == 'within')}" for name, n in counts.items()]
         seen = self.decisions["n"]
-        share = self.layers / self.exact_layers
         text = (
-            f"{sums}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples "
-            f"(median {seen.median():g}), with {share:.1%} of the layer evaluations "
-            f"of all sets on all examples; for these examples, any decision is wrong with a "
-            f"probability of at most {goal.error:g}{sure}"
+            f"{', '.join(sums)}; decided on {seen.min()} to {seen.max()} of {self.n_examples} "
+            f"examples (median {seen.median():g}), with {self.layers / self.exact_layers:.1%} of "
+            "the layer evaluations of all sets on all examples; for these examples, any decision "
+            f"is wrong with a probability of at most {goal.error:g}{sure}"
         )
         if len(self.audit):
             n_wrong, most = self.wrong
@@ -142,13 +137,17 @@ def race(
     """
     goal = Goal(least, largest, metric, error, bound)
     data = as_encoded(model, data, split=options.get("split", "id"))
-    n_all, chosen = len(data), _checked(as_sets(sets, model))
+    n_all, chosen = len(data), list[ComponentSet]()
+    for cut in as_sets(sets, model):
+        if isinstance(cut, PathSet) or len(cut) < 2:
+            raise InputError(f"race: {cut} has no interaction; expected two components or more")
+        chosen.append(cut)
     if n_audited is None:
         n_audited = min(AUDITED, int(AUDITED_SHARE * len(chosen)))
-    if n_all < 2 or n_audited < 0:
+    if n_all < 2 or n_audited < 0 or not chosen:
         raise InputError(
-            f"race: {n_all} examples and n_audited is {n_audited}; expected at least 2, and 0 or "
-            "more sets"
+            f"race: {n_all} examples, {len(chosen)} sets and n_audited is {n_audited}; expected at "
+            "least 2, 1 and 0"
         )
     fill = with_pairs(options.pop("fill", "mean"), data, seed)  # pairs do not depend on the looks
     generator = np.random.default_rng(seed)
@@ -239,14 +238,3 @@ def looks(n: int) -> Iterator[int]:
         yield int(stop)
         stop *= GROWTH
     yield n
-
-
-def _checked(sets: Sequence[Any]) -> list[ComponentSet]:
-    if not sets:
-        raise InputError("race: no sets; expected at least one")
-    for cut in sets:
-        if isinstance(cut, PathSet):
-            raise InputError(f"race: {cut} is a set of paths; expected sets of components")
-        if len(cut) < 2:
-            raise InputError(f"race: {cut} has no interaction; expected two components or more")
-    return list(sets)

@@ -71,7 +71,6 @@ class Search(Shown):
     Attributes:
         found: the columns of `SUPERADDITIVE`, in search order.
         screening: the columns of `SCREENING`.
-        n_screened_out: number of pairs not ablated.
         n_tested: number of sets of two or more components ablated in the search.
         stability: of the order of the sets, on data that the search did not see.
         races: with a guarantee, the decisions, by size of the sets.
@@ -131,30 +130,16 @@ def find_superadditive(
 ) -> Search:
     """Search for the sets whose ablation costs most margin beyond the sum of their members.
 
-    Args:
-        model: any TransformerLens model.
-        data: labelled examples of any form; half of each subset selects, the other half reports.
-        means: the model's mean activations.
-        components: the candidates; by default all heads and MLPs.
-        subset: the subset of the data to search on.
-        max_size: maximum number of components in a set.
-        n_pairs: number of pairs to ablate exactly, the best by screening; None for all.
-        n_found: sets of each size to report; by default `FOUND`, or ``largest`` if that is more.
-        guarantee: race sets with this probability of any wrong decision about the selecting half,
-            and `SAMPLED` of the screened-out pairs, to see how many were missed.
-        least: with a guarantee, smallest interaction of interest, nats.
-        largest: with a guarantee, number of sets of each size to find, instead of ``least``.
-        bound: with a guarantee, largest interaction on one example, nats, see `race`.
-        screening_by: predictor of the interactions of pairs, a name in
-            `mechcore.ablation.joint.predictors.INTERACTION_METHODS`.
-        screening_examples: number of examples of the search half to average predictions over.
-        n_resamples: bootstrap resamples of the report.
-        seed: seed of the split, and of the resamples.
-        fill: what replaces ablated outputs, the name of a fill without random draws.
-        class_names: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per batch.
-        state: folder that saves finished work, see `mechcore.ablate`.
-        options: see `mechcore.ablate`.
+    Half of each subset of the labelled ``data`` selects, the other half reports. ``components`` are
+    the candidates, by default all; ``subset`` is the one to search on. Of the pairs the best
+    ``n_pairs`` by ``screening_by`` (of `INTERACTION_METHODS`, averaged over ``screening_examples``)
+    are ablated exactly, None for all; larger sets, up to ``max_size``, grow from the best smaller
+    ones. ``n_found`` sets of each size are reported, by default `FOUND`, or ``largest`` if more.
+
+    With a ``guarantee``, sets are raced with this probability of any wrong decision about the
+    selecting half, see `race` for ``least``, ``largest`` and ``bound``; `SAMPLED` of the
+    screened-out pairs are, too, to see how many were missed. Fills are ``"mean"`` and ``"zero"``;
+    everything else is as in `mechcore.ablate`.
 
     Raises:
         InputError: there are fewer than two components, too few examples, the subset is unknown, or
@@ -162,15 +147,14 @@ def find_superadditive(
     """
     data = as_encoded(model, data, split=options.get("split", "id"))
     n_found = max(FOUND, largest or 0) if n_found is None else n_found
-    wanted: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
-    checked: dict[str, Any] = {"subset": subset, "screening_by": screening_by, "fill": fill}
-    checked["n_found"] = n_found
+    goal: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
     sizes: dict[str, Any] = {"max_size": max_size, "n_pairs": n_pairs, "guarantee": guarantee}
-    chosen = check_search(model, data, components=components, **checked, **sizes, **wanted)
+    own: dict[str, Any] = {"subset": subset, "screening_by": screening_by, "n_found": n_found}
+    chosen = check_search(model, data, components=components, fill=fill, **own, **sizes, **goal)
     searched, reported = halves_of(data, subset, seed)
     given = (model, searched, means, chosen, screening_examples, seed)
     request = PairRequest(*given, fill, class_names, batch_size, state, options)
-    growth = _Growth(request, **sizes, goal=wanted)
+    growth = _Growth(request, **sizes, goal=goal)
     growth.grow(screening_by)
     return growth.report(reported, n_found, n_resamples)
 
@@ -238,23 +222,20 @@ class _Growth:
 
     def report(self, reported: EncodedExamples, n_found: int, n_resamples: int) -> Search:
         """The results, measured on the reporting half."""
-        measured, predictions = self.measured, self.predictions
+        measured, predicted = self.measured, self.predictions.interactions
         named = [cut for sets in self.best.values() for cut in sets[:n_found]]
         members = sorted({c for cut in named for c in cut.components})
         final = self._ablated([*(ComponentSet((c,)) for c in members), *named], reported)
         statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": self.request.seed}
         table = interactions(final, **statistics)
-        predicted = [predictions.interactions[pair] for pair in self.order]
-        known = [measured.get(pair, float("nan")) for pair in self.order]
-        rows = zip(map(str, self.order), predicted, known, strict=True)
-        screening = pd.DataFrame(list(rows), columns=SCREENING.names)
+        rows = [(str(pair), predicted[pair], measured.get(pair, np.nan)) for pair in self.order]
         return Search(
             found=_with_search(table, {str(cut): measured[cut] for cut in named}),
-            screening=screening,
+            screening=pd.DataFrame(rows, columns=SCREENING.names),
             n_pairs=len(self.order),
             n_screened_out=len(self.out),
             n_tested=len(measured),
-            cost=predictions.cost,
+            cost=self.predictions.cost,
             stability=interaction_stability(final, **statistics),
             races=self.races,
             missed=(len({*self.sampled} & {*self.best.get(2, [])}), len(self.sampled)),
@@ -285,15 +266,14 @@ def check_search(
         shape.index(component)
     if len(chosen) < 2:
         raise InputError(f"search: {count(len(chosen), 'component')}; expected at least two")
-    if not 2 <= max_size <= len(chosen):
-        raise InputError(
-            f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"
-        )
-    for name, value in {"n_pairs": n_pairs, "n_found": n_found}.items():
-        if value is not None and value < 1:
-            raise InputError(f"search: {name} is {value}; expected at least 1")
-    if fill not in ("mean", "zero"):
-        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
+    for name, value, right, expected in (
+        ("max_size", max_size, 2 <= max_size <= len(chosen), f"2 to the {len(chosen)} components"),
+        ("n_pairs", n_pairs, n_pairs is None or n_pairs >= 1, "at least 1"),
+        ("n_found", n_found, n_found >= 1, "at least 1"),
+        ("fill", fill, fill in ("mean", "zero"), "'mean' or 'zero'"),
+    ):
+        if not right:
+            raise InputError(f"search: {name} is {value!r}; expected {expected}")
     if guarantee is not None:
         Goal(least, largest, bound=bound, error=guarantee)
     elif (least, largest, bound) != (None, None, None):
