@@ -196,8 +196,7 @@ def _over_seeds(means: pd.DataFrame) -> report.Table:
     return report.table_of(means, MEAN_EFFECTIVE_SIZE, _OVER_SEEDS, columns, folded=True)
 
 
-_MOST_GROUPS = 3
-"""Number of groups whose effective size the sentence states."""
+_MOST_GROUPS = 3  # number of groups whose effective size the sentence states
 _OVER_SEEDS = (
     "Effective size: mean with interval and range over seeds; number of seeds with a "
     "faithful subnetwork; accuracy of the full model"

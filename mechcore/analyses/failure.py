@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from mechcore.ablation import ComponentSet
     from mechcore.ablation.effects.failure import Explanation, Gap
 
-_NAMED = 3
-"""Subsets and components that a sentence names."""
-_LEAST_ABOVE = 0.01
-"""Balanced accuracy above guessing that counts as better than it."""
+_NAMED = 3  # subsets and components that a sentence names
+_LEAST_ABOVE = 0.01  # balanced accuracy above guessing that counts as better than it
 
 
 @dataclass(frozen=True)

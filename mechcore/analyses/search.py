@@ -14,14 +14,7 @@ from mechcore.data.examples import ALL
 from mechcore.settings import setting
 from mechcore.steps.base import inputs_of, means_of
 from mechcore.study.step import Work
-from mechcore.wording import (
-    SIGNIFICANT,
-    count,
-    split_name,
-    subsets_named,
-    whole,
-    with_interval,
-)
+from mechcore.wording import SIGNIFICANT, count, split_name, whole, with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,18 +107,14 @@ class Search(Ablating, Analysis):
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of `mechcore.ablation.find_superadditive`."""
-        guarantee = GUARANTEE if self.all_pairs and self.guarantee is None else self.guarantee
-        raced = guarantee is not None
-        return {
-            "subset": self.subset,
-            "max_size": self.max_size,
-            "n_pairs": None if self.all_pairs else self.n_pairs,
-            "guarantee": guarantee,
-            "least": self.least if raced and self.largest is None else None,
-            "largest": self.largest if raced else None,
-            "bound": self.bound if raced else None,
-            "screening_by": self.screening_by,
-        }
+        names = ("subset", "max_size", "screening_by", "n_pairs", "guarantee")
+        options = {name: getattr(self, name) for name in names}
+        if self.all_pairs:
+            options |= {"n_pairs": None, "guarantee": self.guarantee or GUARANTEE}
+        if options["guarantee"] is not None:
+            goal = {"largest": self.largest} if self.largest else {"least": self.least}
+            options |= {"bound": self.bound, **goal}
+        return options
 
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
@@ -184,12 +173,12 @@ class Search(Ablating, Analysis):
         if overall.empty:
             yield report.Paragraph("The search found no set.", note=True)
         else:
-            texts = [*_searched(run, table, overall), *cls.headlines(run)]
+            texts = [*_searched(run, overall), *cls.headlines(run)]
             yield from map(report.Paragraph, texts)
             yield from report.groups.one_label_notes(run, table)
-            drawn, n = (
-                report.ablation_figures.largest_interactions(overall),
+            n, drawn = (
                 overall["set"].nunique(),
+                report.ablation_figures.largest_interactions(overall),
             )
             some = f" Only the {len(drawn)} largest of {n} are drawn."
             yield report.Drawing(
@@ -235,7 +224,7 @@ class Search(Ablating, Analysis):
             yield text
 
 
-def _searched(run: report.RunFolder, table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
+def _searched(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     """How sets were selected without a race, and on which data they are measured."""
     screening = run.filled("screening")
     if run.table("race") is None and screening is not None:
@@ -248,11 +237,9 @@ def _searched(run: report.RunFolder, table: pd.DataFrame, overall: pd.DataFrame)
             f"ablated exactly{grown}."
         )
     first = overall.iloc[0]
-    names = [name for name in dict.fromkeys(table["subset"]) if name != ALL]
-    which = f" in {subsets_named(names)}" if names else ""
     yield (
         f"All values are from the half of {first['data']} ({split_name(first['split'])}) that the "
-        f"search did not see: {count(first['n'], 'example')}{which}. Values from the selecting "
+        f"search did not see: {count(first['n'], 'example')}. Values from the selecting "
         "half stand beside them; they are too large, as the largest of many."
     )
 

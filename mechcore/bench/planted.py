@@ -27,8 +27,7 @@ SIZES = {"train": 400, "id": 400, "ood": 400}
 _DOMAINS: Mapping[str, Domain] = {"train": "id", "id": "id", "ood": "ood"}
 _FAITHFUL = 0.02
 """Accuracy in domain that a subnetwork may lose and still answer as the whole model does."""
-_NEEDED = 0.05
-"""Accuracy that is lost where a component is needed."""
+_NEEDED = 0.05  # accuracy that is lost where a component is needed
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,7 @@ def copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> C
     return Copy(Component.parse(head), slot, into, unless)
 
 
-_FREE = copy("L1.H0", 3, idle=1.0)
-"""A head that attends sharply and does nothing."""
+_FREE = copy("L1.H0", 3, idle=1.0)  # A head that attends sharply and does nothing
 
 
 def _cued(

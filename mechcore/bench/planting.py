@@ -37,8 +37,7 @@ CONSTANT = 100.0
 """Value of the constant direction where there are norms."""
 EPSILON = 1e8
 """Of norms that do nothing."""
-_LEAST_UNITS = 16
-"""Of an MLP."""
+_LEAST_UNITS = 16  # of an MLP
 _POOLED = 1e-3
 """An encoder's answer is this much smaller in its pooler, where tanh changes nothing of it."""
 

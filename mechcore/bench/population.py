@@ -141,5 +141,4 @@ class Oracle:
 
 NOTHING = 1e-6
 """Nats that are rounding."""
-_LEAST = 1e-3
-"""Nats that are an interaction: attention is not quite all at one place."""
+_LEAST = 1e-3  # nats that are an interaction: attention is not quite all at one place

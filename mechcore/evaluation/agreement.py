@@ -19,8 +19,7 @@ OfThings: TypeAlias = Float[np.ndarray, " thing"]
 ByExample: TypeAlias = Float[np.ndarray, "thing example"]
 Columns: TypeAlias = Float[np.ndarray, "thing column"]
 
-_BLOCK = 64
-"""Draws of examples that are multiplied at once."""
+_BLOCK = 64  # draws of examples that are multiplied at once
 
 SHUFFLES = 9999
 """Random permutations that a rho is compared with: no p is under 1 / 10,000."""

@@ -6,14 +6,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.ndimage import gaussian_filter1d
 
-_ROUNDS = 4
-"""How often each bias is refitted given the others, for three or more labels."""
-_BANDWIDTH = 1.0
-"""Of the kernel, in standard deviations of the scores times n^(-1/5)."""
-_STEPS = 4
-"""Grid points per bandwidth."""
-_GRID = 512
-"""Grid points on either side of the mean score."""
+_ROUNDS = 4  # how often each bias is refitted given the others, for three or more labels
+_BANDWIDTH = 1.0  # of the kernel, in standard deviations of the scores times n^(-1/5)
+_STEPS = 4  # grid points per bandwidth
+_GRID = 512  # grid points on either side of the mean score
 
 
 def fit_biases(

@@ -43,10 +43,11 @@ CLASS_METRICS: tuple[ClassMetric, ...] = get_args(ClassMetric)
 """Metrics of answers to labelled examples; others are in `mechcore.evaluation.metrics`."""
 
 
-def check_metric(metric: str) -> None:
-    """Raise an InputError unless the metric is accuracy or margin."""
+def class_values(answers: Any, metric: str) -> Float[np.ndarray, " example"]:
+    """``correct`` as 0 and 1 for ``"accuracy"``, or ``margin``; an InputError for others."""
     if metric not in CLASS_METRICS:
         raise InputError(f"metric is {metric!r}; expected {' or '.join(map(repr, CLASS_METRICS))}")
+    return (answers.correct if metric == "accuracy" else answers.margin).astype(float)
 
 
 Data: TypeAlias = EncodedExamples | list[Batch]
@@ -105,8 +106,6 @@ class Evaluation(Sampled):
 
     Attributes:
         logits: [example, class]; log-probabilities for answers of several tokens.
-        correct_classes: which classes count as correct, [example, class].
-        subsets: subset of every example.
         mapping: how labels were matched to classes, in words.
         clusters: number of the cluster of every example, if known.
         population: what intervals are for, see `mechcore.evaluation.clusters`.
@@ -146,13 +145,8 @@ class Evaluation(Sampled):
         return margins(self.logits, self.correct_classes).numpy()
 
     def values(self, metric: str) -> np.ndarray:
-        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, [example].
-
-        Raises:
-            InputError: another metric.
-        """
-        check_metric(metric)
-        return self.correct.astype(float) if metric == "accuracy" else self.margin
+        """See `class_values`."""
+        return class_values(self, metric)
 
     @property
     def accuracy(self) -> float:
@@ -343,6 +337,6 @@ def paired_change(
             f"paired change: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
             "with different labels; expected two evaluations of the same examples"
         )
-    changes, sample = other.values(metric) - full.values(metric), full.samples()[""]
-    options: dict[str, Any] = {"answers": metric == "accuracy", "clusters": sample}
-    return mean_intervals(changes[None], **options, **statistics)[0]
+    changes, clusters = other.values(metric) - full.values(metric), full.samples()[""]
+    answers = metric == "accuracy"
+    return mean_intervals(changes[None], answers=answers, clusters=clusters, **statistics)[0]

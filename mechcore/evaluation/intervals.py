@@ -30,8 +30,7 @@ from mechcore.evaluation.clusters import (
 
 LEVEL = 0.95
 
-_BLOCK = 64
-"""Bootstrap resamples that are multiplied at once."""
+_BLOCK = 64  # bootstrap resamples that are multiplied at once
 
 _WIDEST = 3
 """Times Student's t that an end of the bootstrap may be away: resamples of ties have no spread."""
@@ -150,8 +149,7 @@ def ratio_intervals(
 ) -> list[Interval]:
     """Intervals of ratios of two means over the same examples (Fieller, JRSS B 16, 1954).
 
-    A ratio r is in it if 0 is in the interval of the mean of ``values - r * over``. The ends are
-    NaN where the mean of ``over`` may be 0.
+    The ends are NaN where the mean of ``over`` may be 0.
 
     Raises:
         InputError: there is no value, or the level is not between 0 and 1.

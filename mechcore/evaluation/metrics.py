@@ -31,9 +31,7 @@ class Metric:
     """What is measured of the answer to every example.
 
     Attributes:
-        name: in tables.
         function: of logits and a batch, both on the CPU.
-        unit: of its values.
         more_is_better: None where that is not said.
         needs: ``"correct"`` and ``"wrong"`` answers; ``"full"``, the full model's logits.
         everywhere: whether it reads the logits at all positions of a language model.
@@ -116,9 +114,8 @@ class Targets:
         else:
             self.readout = Readout.of_vocabulary(model, everywhere=metric.everywhere)
         whole = self.readout.whole_vocabulary
-        missing = [
-            n for n in metric.needs if n != "full" and getattr(self.prompts, n, None) is None
-        ]
+        wanted = [need for need in metric.needs if need != "full"]
+        missing = [need for need in wanted if getattr(self.prompts, need, None) is None]
         if missing and (self.classes is None or ("wrong" in missing and whole)):
             raise InputError(
                 f"metric {metric.name!r}: the data have no {missing[-1]} answers; expected rows "
@@ -132,20 +129,15 @@ class Targets:
 
     def of(self, index: Tensor) -> dict[str, Bool[Tensor, "example out"]]:
         """``correct`` and ``wrong`` answers of some examples, by number, where they are known."""
-        correct, wrong = self.classes, None
-        if correct is not None:
-            correct = correct[index]
-        elif self.prompts is not None:
-            correct, wrong = (
-                self._flags(tokens, index) for tokens in (self.prompts.correct, self.prompts.wrong)
-            )
-        if correct is None:
+        if self.classes is not None:
+            return {"correct": self.classes[index], "wrong": ~self.classes[index]}
+        if self.prompts is None or self.prompts.correct is None:
             return {}
-        return {"correct": correct, "wrong": ~correct if wrong is None else wrong}
+        correct, given = self._flags(self.prompts.correct, index), self.prompts.wrong
+        wrong = ~correct if given is None else self._flags(given, index)
+        return {"correct": correct, "wrong": wrong}
 
-    def _flags(self, answers: Sequence[Sequence[int]] | None, index: Tensor) -> Tensor | None:
-        if answers is None:
-            return None
+    def _flags(self, answers: Sequence[Sequence[int]], index: Tensor) -> Tensor:
         flags = torch.zeros(len(index), self.readout.n_classes, dtype=torch.bool)
         for row, number in zip(flags, index.tolist(), strict=True):
             row[[*answers[number]]] = True

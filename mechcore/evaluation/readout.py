@@ -49,16 +49,12 @@ class Continuations:
     @classmethod
     def of(cls, answers: Iterable[tuple[int, ...]]) -> Continuations:
         """Those of answers, given as token ids."""
-        answers = list(answers)
         numbers: dict[tuple[int, ...], int] = {}
-        tokens = tuple(
-            tuple(
-                (numbers.setdefault(answer[:i], len(numbers)), token)
-                for i, token in enumerate(answer)
-            )
-            for answer in answers
-        )
-        return cls(tuple(numbers), tokens)
+        tokens = [
+            tuple((numbers.setdefault(of[:i], len(numbers)), token) for i, token in enumerate(of))
+            for of in answers
+        ]
+        return cls(tuple(numbers), tuple(tokens))
 
     def asked(self, batch: Batch) -> dict[str, Tensor]:
         """The batch, padded on the right, once for every beginning after each row's real tokens."""

@@ -36,8 +36,7 @@ FOLDS = 5
 CANNOT_TELL = "cannot be told from a moved threshold"
 ONE_LABEL = f"one label only: lost information {CANNOT_TELL}"
 
-_BLOCK = 2**22
-"""Scores that are worked on at once."""
+_BLOCK = 2**22  # scores that are worked on at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,13 +44,8 @@ class Effect(Shown):
     """A change of the full model's share, as values whose mean over examples it is.
 
     Their spread is that of a mean over labels: intervals and t tests of it are those of the change.
-
-    Attributes:
-        full: the full model's figure, a share.
-        values: [set, example].
-        unit: weight of one answer of the rarest label; 1 where labels are equally frequent.
-        n_choices: of how many figures it is the one that changes most.
-        sample: how the examples were drawn.
+    ``unit`` is the weight of one answer of the rarest label, 1 where labels are equally frequent;
+    ``n_choices`` of how many figures it is the one that changes most.
     """
 
     full: float
@@ -81,10 +75,8 @@ class Effect(Shown):
         statistics["level"] = 1 - (1 - statistics.get("level", 0.95)) / self.n_choices
         sample: dict[str, Any] = {"answers": answers, "clusters": self.sample}
         intervals = mean_intervals(self.in_answers, **sample, **statistics)
-        return [
-            Interval(float(change), self.unit * interval.low, self.unit * interval.high)
-            for change, interval in zip(self.changes, intervals, strict=True)
-        ]
+        both = zip(self.changes, intervals, strict=True)
+        return [Interval(float(x), self.unit * of.low, self.unit * of.high) for x, of in both]
 
     def errors(self, *, answers: bool = True) -> Float[np.ndarray, " set"]:
         """Standard errors of the changes, see `mean_errors`."""
@@ -112,12 +104,8 @@ class Decomposition(Shown):
     @property
     def threshold(self) -> Effect:
         """The rest: what the biases make good in the full model, less what they make good."""
-        return Effect(
-            self.accuracy.full - self.information.full,
-            self.accuracy.values - self.information.values,
-            self.accuracy.unit,
-            sample=self.accuracy.sample,
-        )
+        whole, part = self.accuracy, self.information
+        return replace(whole, full=whole.full - part.full, values=whole.values - part.values)
 
 
 def labels_of(correct: Correct) -> tuple[Bool[np.ndarray, "label cls"], Numbers]:

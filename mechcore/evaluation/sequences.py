@@ -15,8 +15,7 @@ from mechcore.errors import InputError
 MOST_AT_STAKE = 0.9
 """Share of the capital that one example can lose."""
 
-_STEPS = 30
-"""Halvings in the search for the ends of an interval."""
+_STEPS = 30  # halvings in the search for the ends of an interval
 
 
 def confidence_sequence(

@@ -21,7 +21,7 @@ from mechcore.evaluation.evaluate import (
     CLASS_METRICS,
     Evaluation,
     Sampled,
-    check_metric,
+    class_values,
     kl_divergence,
 )
 from mechcore.evaluation.intervals import Statistics, mean_intervals
@@ -120,8 +120,8 @@ class Answers(Shown):
     @classmethod
     def of(cls, evaluation: Evaluation, full: Evaluation) -> Answers:
         """From the logits of the ablated and the full model."""
-        divergence = kl_divergence(full, evaluation)
-        return cls(evaluation.correct, evaluation.margin, divergence, evaluation.logits.numpy())
+        given = (evaluation.correct, evaluation.margin, kl_divergence(full, evaluation))
+        return cls(*given, evaluation.logits.numpy())
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Answers:
         """The answers to these examples, see `Evaluation.part`."""
@@ -129,9 +129,8 @@ class Answers(Shown):
         return Answers(self.correct[rows], self.margin[rows], self.kl[rows], logits)
 
     def values(self, metric: str) -> np.ndarray:
-        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`; an InputError for others."""
-        check_metric(metric)
-        return (self.correct if metric == "accuracy" else self.margin).astype(float)
+        """See `class_values`."""
+        return class_values(self, metric)
 
     def _summary(self) -> str:
         figures = f"accuracy={self.correct.mean():.3f}, margin={self.margin.mean():.3f} nats"
@@ -144,8 +143,6 @@ class Ablations(Shown):
 
     Attributes:
         full: the full model's answers; `Measured`, as ``without``, if a metric was measured.
-        data: name of the data set.
-        split: ``"id"`` or ``"ood"``.
         agreement: share of a sample's answers that are those of float32, in another precision.
         layers: evaluations of a layer for each example; None if unknown.
     """

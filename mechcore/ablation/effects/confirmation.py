@@ -62,26 +62,21 @@ def confirm_roles(
     answers: Mapping[str, Ablations],
     settings: RoleSettings | None = None,
     *,
-    subset: str = ALL,
-    groups: Mapping[str, Sequence[str]] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Judge roles on each half of the examples, and measure what they claim on the other half.
 
-    ``answers`` are those that the roles, of all examples, were judged by: ``"id"``, ``"ood"`` (of a
-    subset or group) and perhaps ``"ood_mean"``. Returns ``roles`` with the other columns of
-    `ROLES_TABLE`; if a half of a domain is too small, they are missing, with the reason.
+    ``answers`` are those that the roles were judged by: ``"id"``, ``"ood"`` and perhaps
+    ``"ood_mean"``. Returns ``roles`` with the other columns of `ROLES_TABLE`; if a half of a domain
+    is too small, they are missing, with the reason.
     """
     settings = settings or RoleSettings()
     components = roles["component"].tolist()
-    halves = [
-        _on_halves(answers["id"], ALL, None, seed),
-        _on_halves(answers["ood"], subset, groups, seed),
-    ]
+    halves = [_on_halves(answers[split], seed) for split in PLACES]
     reasons = ["".join([*filter(None, pd.concat(both)["reason"])][:1]) for both in halves]
     again: Sequence[pd.DataFrame | None] = (None, None)
     if OOD_MEAN in answers:
-        again = _on_halves(answers[OOD_MEAN], subset, groups, seed)
+        again = _on_halves(answers[OOD_MEAN], seed)
     judged = [
         component_roles(inside, outside, settings, ood_mean=own)
         for inside, outside, own in zip(*halves, again, strict=True)
@@ -120,13 +115,10 @@ def confirm_roles(
     return roles.assign(confirmed=confirmed, **columns, reason_confirmed="; ".join(unknown))
 
 
-def _on_halves(
-    ablations: Ablations, subset: str, groups: Mapping[str, Sequence[str]] | None, seed: int
-) -> list[pd.DataFrame]:
-    """The information table of each half of a subset."""
-    members = np.flatnonzero(dict(ablations.full.groups(groups))[subset])
-    dealt = half_of(ablations.full.part(members), seed)
-    parts = [ablations.part(members[dealt == half]) for half in (0, 1)]
+def _on_halves(ablations: Ablations, seed: int) -> list[pd.DataFrame]:
+    """The information table of each half of the examples."""
+    dealt = half_of(ablations.full, seed)
+    parts = [ablations.part(np.flatnonzero(dealt == half)) for half in (0, 1)]
     # The ends of intervals are not used, so two resamples do.
     return [information_table(part, subsets=[ALL], n_resamples=2, seed=seed) for part in parts]
 

@@ -59,10 +59,9 @@ def failure_table(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Accuracy of the full model by subset and label, and what a threshold would give back.
+    """Accuracy of the full model by subset and label; the columns of `FAILURE`.
 
-    Answers, names of every example's label, and names of the data are by split; ``seed`` is that of
-    folds and resamples. Returns the columns of `FAILURE`.
+    Answers, names of every example's label, and names of the data are by split.
     """
     rows = []
     for split, answers in full.items():
@@ -147,7 +146,9 @@ def explanation(failure: pd.DataFrame, sets: pd.DataFrame, least: float = 0.01) 
     if not gap.low > 0 or gap.size < least - ROUNDING:
         return Explanation("none")
     harmful = hurting(sets)
-    moved = threshold_part(failure) / gap.size
+    whole = failure[(failure["subset"] == ALL) & (failure["split"] == "ood")].iloc[0]
+    given_back = whole["recalibrated"] - max(whole["balanced_accuracy"], whole["guessing"])
+    moved = float(given_back) / gap.size if given_back > 0 else 0.0  # not where it is unknown
     worst = float(harmful.iloc[0]["net"]) / gap.size if len(harmful) else 0.0
     share, other = min(1.0, max(moved, worst)), min(1.0, moved, worst)
     if share < PARTLY:
@@ -155,10 +156,3 @@ def explanation(failure: pd.DataFrame, sets: pd.DataFrame, least: float = 0.01) 
     if moved >= worst:
         return Explanation("threshold", share, other=other)
     return Explanation("components", share, harmful.iloc[0]["set"], other)
-
-
-def threshold_part(failure: pd.DataFrame) -> float:
-    """What a threshold gives back out of domain beyond guessing, a share; 0 where unknown."""
-    whole = failure[(failure["subset"] == ALL) & (failure["split"] == "ood")].iloc[0]
-    gained = whole["recalibrated"] - max(whole["balanced_accuracy"], whole["guessing"])
-    return float(gained) if gained > 0 else 0.0

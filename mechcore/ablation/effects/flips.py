@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import Ablations
@@ -55,12 +54,9 @@ FLIPS = Schema(
 
 
 def flip_table(
-    swept: Sequence[Ablations],
-    examples: Mapping[str, Examples],
-    classes: Sequence[str],
-    most: int = SHOWN,
+    swept: Sequence[Ablations], examples: Mapping[str, Examples], classes: Sequence[str]
 ) -> pd.DataFrame:
-    """Examples whose answer flips without each component, ``most`` of each, as in `FLIPS`.
+    """Examples whose answer flips without each component, at most `SHOWN` of each, as in `FLIPS`.
 
     Answers need their logits; ``examples`` are by split, ``classes`` in the order of the logits.
     """
@@ -77,7 +73,7 @@ def flip_table(
                 counts[COUNTS[change, ablations.split]] = int(flipped.sum())
             where = np.flatnonzero(right != now)
             size = np.abs(ablations.changes(name, "margin")[where])
-            ranked = where[np.argsort(-size, kind="stable")][: most - len(chosen)]
+            ranked = where[np.argsort(-size, kind="stable")][: SHOWN - len(chosen)]
             chosen += [
                 _row(ablations, name, int(i), examples[ablations.split], classes) for i in ranked
             ]
@@ -100,7 +96,7 @@ def _row(
         "change": next(kind for kind, before in CHANGES.items() if before == full.correct[i]),
         **{column: text[column] for column in ("text_a", "text_b", "label")},
         "answer": classes[int(full.logits[i].argmax())],
-        "answer_without": classes[int(torch.from_numpy(without.logits[i]).argmax())],
+        "answer_without": classes[int(without.logits[i].argmax())],
         "margin": full.margin[i],
         "margin_without": without.margin[i],
     }

@@ -31,8 +31,7 @@ NONE = "no detectable effect"
 UNDECIDED = "undecided"
 ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, NONE, UNDECIDED)
 
-_NAMED = 3
-"""Number of components per group that a verdict names."""
+_NAMED = 3  # number of components per group that a verdict names
 _CORRECTED = "its p (the larger of two means), corrected for the component's changes and components"
 
 

@@ -50,8 +50,7 @@ SAMPLE = (16, 64)
 SHARE_OF_SAMPLE = 0.02
 """Of a sweep's answers that are compared, between these bounds."""
 
-_PENDING = 2**24
-"""Logits kept before they are reduced to answers."""
+_PENDING = 2**24  # logits kept before they are reduced to answers
 
 
 @dataclass(eq=False)

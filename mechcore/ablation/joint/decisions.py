@@ -30,8 +30,7 @@ FIRST_PART = 0.9
 _MOST_NUMBERS = 2**22
 """Maximum number of values whose intervals are computed at once, to limit memory."""
 
-_ROUNDING = 1e-9
-"""Relative rounding error of a mean."""
+_ROUNDING = 1e-9  # relative rounding error of a mean
 
 _DECISION = "``above``, ``below`` or ``within`` the least effect; ``top`` or ``rest``; ``open``"
 DECISIONS = Schema(
@@ -94,7 +93,7 @@ class Goal:
             )
         bound = self.bound is None or (self.metric == "margin" and 0 < self.bound < np.inf)
         for name, right, expected in (
-            ("metric", self.metric in CLASS_METRICS, f"{known}: others lack a known bound"),
+            ("metric", self.metric in CLASS_METRICS, f"{known}: others lack a bound"),
             ("least", self.least is None or self.least >= 0, "an effect of 0 or more"),
             ("largest", self.largest is None or self.largest >= 1, "at least 1 set"),
             ("error", 0 < self.error < 1, "a probability between 0 and 1"),

@@ -159,13 +159,3 @@ def test_halves_that_are_too_small_say_so() -> None:
     neither = confirm_roles(judged(both), both)
     assert confirmation(neither).startswith("Split-half check: not possible (in domain, on a half")
     assert not neither["confirmed"].any()
-
-
-def test_a_subset_is_halved_by_itself() -> None:
-    subsets = np.repeat(np.array(["a", "b", "c"], dtype=object), [400, 400, 400])
-    both = {split: answers(i, 1200, split, subsets=subsets) for i, split in enumerate(HALVED)}
-    groups = {"ab": ["a", "b"]}
-    roles = judged(both)
-    of_group = confirm_roles(roles, both, subset="ab", groups=groups)
-    alone = confirm_roles(roles, both | {"ood": both["ood"].part(np.arange(800))})
-    pd.testing.assert_frame_equal(of_group, alone)
