@@ -87,8 +87,7 @@ def component_roles(
     """The role of each component, one row each; the columns of `COMPONENT_ROLES`.
 
     Tables are rows of `mechcore.ablation.information_table` for single components on one subset;
-    ``ood_mean`` those with the mean of the out-of-domain texts as the fill, and perhaps
-    ``injected_margin``.
+    ``ood_mean`` those with the mean of the out-of-domain texts as the fill.
 
     Raises:
         InputError: a component is repeated, or the tables have different components.
@@ -296,22 +295,18 @@ def _shift(row: Any, place: str) -> str:
 
 def _open(row: Any, figure: str, place: str) -> str:
     """Why a change is undecided."""
-    if np.isnan(row[f"{figure}_change_{place}"]):
-        return f"{figure} {PLACES[place]}: {row[f'reason_{place}']}"
+    of, reason = f"{figure} {PLACES[place]}", row[f"reason_{place}"]
     change, low, high = _points(row, figure, place)
+    if np.isnan(change):
+        return f"{of}: {reason}"
     if np.isnan(low):
-        return (
-            f"{figure} {PLACES[place]}: a change of {change:.1f} points; {row[f'reason_{place}']}"
-        )
+        return f"{of}: a change of {change:.1f} points; {reason}"
     # An interval without 0 is that of one component alone.
     apart = row[f"{figure}_change_low_{place}"] > 0 or row[f"{figure}_change_high_{place}"] < 0
     p = f"; p = {row[f'{figure}_p_adjusted_{place}']:.2g} among all components" if apart else ""
     figures = f"{change:.1f} points ({low:.1f} to {high:.1f}{p})"
     if place == "id" or f"{figure}_change_{OOD_MEAN}" not in row:
-        return f"{figure} {PLACES[place]}: a change of {figures} is inconclusive"
+        return f"{of}: a change of {figures} is inconclusive"
     change, low, high = _points(row, figure, OOD_MEAN)
-    own = f"{change:.1f} points ({low:.1f} to {high:.1f})"
-    return (
-        f"{figure} {PLACES[place]}: a change of {figures}, with the out-of-domain mean of {own}, "
-        "is inconclusive with both means"
-    )
+    own = f"with the out-of-domain mean of {change:.1f} points ({low:.1f} to {high:.1f})"
+    return f"{of}: a change of {figures}, {own}, is inconclusive with both means"
