@@ -28,6 +28,7 @@ from mechcore.evaluation.recalibration import (
     reason_against,
 )
 from mechcore.tables import SUBSET, Column, N, Schema
+from mechcore.wording import SIGNIFICANT
 
 LEAST_EXAMPLES = 20
 """Fewer examples of a subset and label are not looked at by themselves."""
@@ -92,7 +93,6 @@ def net_table(
     kinds: Mapping[ComponentSet, str],
     *,
     least: float = 0.01,
-    alpha: float = 0.05,
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -111,9 +111,9 @@ def net_table(
         rows = place.rows
         whole = _effect(changes, number, full, rows)
         net, p = whole.changes, whole.p_values()
-        shown = _shown(net, p, least, alpha)
+        shown = _shown(net, p, least)
         ends = whole.intervals(n_resamples=n_resamples, seed=seed)
-        n_found, opposite, held = _opposite(changes, number, full, rows, half, least, alpha)
+        n_shown, opposite, held = _opposite(changes, number, full, rows, half, least)
         table = pd.DataFrame(
             {
                 "set": list(map(str, kinds)),
@@ -129,9 +129,9 @@ def net_table(
                 "net_high": [end.high for end in ends],
                 "p": p,
                 "p_adjusted": adjusted_p(p, "benjamini-hochberg"),
-                "halves_found": n_found,
+                "halves_found": n_shown,
                 "net_confirmed": opposite,
-                "confirmed": shown & (n_found > 0) & held,
+                "confirmed": shown & (n_shown > 0) & held,
             }
         )
         tables.append(table)
@@ -154,9 +154,9 @@ def strata_of(full: Evaluation) -> Int[np.ndarray, " example"]:
     return np.unique(kinds, axis=1, return_inverse=True)[1].reshape(-1)
 
 
-def _shown(net: np.ndarray, p: np.ndarray, least: float, alpha: float) -> np.ndarray:
+def _shown(net: np.ndarray, p: np.ndarray, least: float) -> np.ndarray:
     small = np.abs(net) < least - ROUNDING
-    return np.where(small, False, adjusted_p(p, "benjamini-hochberg") < alpha)
+    return np.where(small, False, adjusted_p(p, "benjamini-hochberg") < SIGNIFICANT)
 
 
 def _effect(
@@ -178,27 +178,25 @@ def _opposite(
     rows: np.ndarray,
     half: np.ndarray,
     least: float,
-    alpha: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """By set: halves that show it, the mean change opposite to these, and whether all hold."""
-    n_found = np.zeros(len(changes))
-    total, held = np.zeros(len(changes)), np.ones(len(changes), dtype=bool)
+    (n_shown, total), held = np.zeros((2, len(changes))), np.ones(len(changes), dtype=bool)
     on_half = [rows & (half == i) for i in (0, 1)]
     if any(len(np.unique(number[r])) < len(np.unique(number[rows])) for r in on_half):
-        return n_found.astype(int), np.full(len(changes), np.nan), held
+        return n_shown.astype(int), np.full(len(changes), np.nan), held
     effects = [_effect(changes, number, full, r) for r in on_half]
     for here, there in (effects, effects[::-1]):
         if min(here.values.shape[1], there.values.shape[1]) < 2:
             continue
-        claimed = _shown(here.changes, here.p_values(), least, alpha)
+        claimed = _shown(here.changes, here.p_values(), least)
         p = np.where(claimed, there.p_values(), np.nan)
         holds = np.sign(here.changes) == np.sign(there.changes)
-        holds &= adjusted_p(p, "benjamini-hochberg") < alpha
+        holds &= adjusted_p(p, "benjamini-hochberg") < SIGNIFICANT
         held &= holds | ~claimed
-        n_found += claimed
+        n_shown += claimed
         total += np.where(claimed, there.changes, 0)
     with np.errstate(invalid="ignore"):
-        return n_found.astype(int), total / n_found, held
+        return n_shown.astype(int), total / n_shown, held
 
 
 def _said(

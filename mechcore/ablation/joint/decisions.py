@@ -5,8 +5,9 @@ A set's bound is raised when an example breaks it, see `part_of_error` and docs/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -66,6 +67,10 @@ def part_of_error(step: int) -> float:
     of the interactions themselves as long as none seen exceeds the bound.
     """
     return (1 - FIRST_PART) / (step * (step + 1)) if step else FIRST_PART
+
+
+Ablated: TypeAlias = Callable[[Sequence[ComponentSet], int, int], Ablations]
+"""Answers without sets, from one example to another in racing order."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,39 @@ class Interactions:
         joint, alone = joint_and_alone(answers, sets, self.goal.metric)
         self.values[rows, start:stop] = joint - alone
         self.seen[rows] = stop
+
+    def run(
+        self, ablated: Ablated, audited: Bool[np.ndarray, " set"], looks: Iterable[int]
+    ) -> tuple[list[int], float, float]:
+        """Decide on all sets at looks; audited ones are seen to the end.
+
+        Returns the looks, the evaluations of a layer, and those of all sets on all examples.
+        """
+        after, spent, exact_layers = list[int](), 0.0, 0.0
+        for stop in looks:
+            while (self.open & (self.n < stop)).any():
+                layers = self._see_all((self.open | audited) & (self.seen < stop), ablated, stop)
+                # For all sets, at the first look.
+                exact_layers = exact_layers or layers / stop * self.n_all
+                spent += layers
+                self.decide(stop)
+            after.append(stop)
+            if not self.open.any():
+                break
+        if audited.any() and after[-1] < self.n_all:
+            spent += self._see_all(audited, ablated, self.n_all)
+        return after, spent, exact_layers
+
+    def _see_all(self, running: Bool[np.ndarray, " set"], ablated: Ablated, stop: int) -> float:
+        """See sets up to an example; returns the layer evaluations, for all examples."""
+        spent = 0.0
+        for start in np.unique(self.seen[running]):
+            rows = np.flatnonzero(running & (self.seen == start))
+            answers = ablated(self.needed(rows), start, stop)
+            self.see(answers, rows, start, stop)
+            assert answers.layers is not None
+            spent += answers.layers * (stop - start)
+        return spent
 
     def decide(self, stop: int) -> None:
         """Narrow the bounds of open sets, and decide; broken bounds open decisions again."""

@@ -5,14 +5,14 @@ How it works, and how far its error rate goes: docs/ablation.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from mechcore.ablation.cuts import ComponentSet, SetLike, as_sets
 from mechcore.ablation.effects.changes import Ablations
@@ -167,63 +167,20 @@ def race(
         full = ablated([], 0, n_all)
         layers = (full.layers or 0) * n_all
         bound, source = span_of(full.full.margin), "the span of the full model's margins"
-    goal = replace(goal, bound=bound)
-    course = _Course(Interactions(chosen, n_all, goal), ablated, layers)
-    course.run(audited)
-    known = course.known
+    known = Interactions(chosen, n_all, replace(goal, bound=bound))
+    n_looks, spent, exact_layers = known.run(ablated, audited, looks(n_all))
     return Race(
         sets=tuple(chosen),
-        goal=goal,
+        goal=known.goal,
         decisions=known.table(data.examples.name, options.get("split", "id")),
         audit=known.audit(np.flatnonzero(audited)),
         n_examples=n_all,
-        n_looks=tuple(course.after),
-        layers=course.layers,
-        exact_layers=course.exact_layers,
+        n_looks=tuple(n_looks),
+        layers=layers + spent,
+        exact_layers=exact_layers,
         bound_source=source,
         n_broken=int((known.steps > 0).sum()),
     )
-
-
-@dataclass(eq=False)
-class _Course:
-    """The course of a race, in which sets are seen on more and more examples.
-
-    ``ablated`` gives the answers without sets from one example to another in racing order.
-    """
-
-    known: Interactions
-    ablated: Callable[[Sequence[ComponentSet], int, int], Ablations]
-    layers: float
-    exact_layers: float = 0.0
-    after: list[int] = field(default_factory=list)
-
-    def run(self, audited: Bool[np.ndarray, " set"]) -> None:
-        """Run until all sets are decided; audited sets continue."""
-        known = self.known
-        for stop in looks(known.n_all):
-            while (known.open & (known.n < stop)).any():
-                spent = self._see((known.open | audited) & (known.seen < stop), stop)
-                # For all sets, at the first look.
-                self.exact_layers = self.exact_layers or spent / stop * known.n_all
-                known.decide(stop)
-            self.after.append(stop)
-            if not known.open.any():
-                break
-        if audited.any() and self.after[-1] < known.n_all:
-            self._see(audited, known.n_all)
-
-    def _see(self, running: Bool[np.ndarray, " set"], stop: int) -> float:
-        """Evaluate sets up to an example; returns the layer evaluations, for all examples."""
-        spent = 0.0
-        for start in np.unique(self.known.seen[running]):
-            rows = np.flatnonzero(running & (self.known.seen == start))
-            answers = self.ablated(self.known.needed(rows), start, stop)
-            self.known.see(answers, rows, start, stop)
-            assert answers.layers is not None
-            spent += answers.layers * (stop - start)
-        self.layers += spent
-        return spent
 
 
 def span_of(margins: Float[np.ndarray, " example"]) -> float:
