@@ -76,28 +76,25 @@ class Stability(Analysis):
             by_margin = table[(table["metric"] == "margin") & (table["size"] == 1)]
             for split, data in report.groups.data_sets(by_margin):
                 row = report.groups.of_data(by_margin, split, data).iloc[0]
-                text = (
+                rho = row["predicted_rho"]
+                predicted = "" if pd.isna(rho) else f" ({number(rho)} predicted at full size)"
+                yield (
                     f"Split-half agreement on {data} ({split_name(split)}), "
                     f"{count(row['n_ranked'], 'component')} ranked by change in margin: "
                     f"Spearman's rho = {number(row['halves_rho'])}"
-                )
-                if pd.notna(row["predicted_rho"]):
-                    text += f" ({number(row['predicted_rho'])} predicted at full size)"
-                yield (
-                    f"{text}; top-{whole(row['top'])} Jaccard index "
-                    f"{number(row['halves_jaccard'])} ({number(row['jaccard_by_chance'])} by "
-                    "chance)."
+                    f"{predicted}; top-{whole(row['top'])} "
+                    f"Jaccard index {number(row['halves_jaccard'])} "
+                    f"({number(row['jaccard_by_chance'])} by chance)."
                 )
         if cores is not None:
             row = cores[cores["first"] == HALVES[0]].iloc[0]
-            text = (
+            index = row["jaccard"]
+            index = "" if pd.isna(index) else f", a Jaccard index of {number(index)}"
+            yield (
                 "The cores of two random halves of the training data have "
                 f"{whole(row['first_size'])} and {count(row['second_size'], 'head')}; they share "
-                f"{whole(row['shared'])}"
+                f"{whole(row['shared'])}{index}."
             )
-            if pd.notna(row["jaccard"]):
-                text += f", a Jaccard index of {number(row['jaccard'])}"
-            yield f"{text}."
 
 
 def _rankings(run: report.RunFolder) -> Iterator[report.Block]:
@@ -147,30 +144,25 @@ def _cores(run: report.RunFolder) -> Iterator[report.Block]:
 
 
 _HOW = (
-    "Two random halves share no example, so their rankings agree as well as those of two "
-    "data sets of half the size; the Spearman\u2013Brown formula predicts the agreement of two "
-    "data sets of full size. Examples that share a text, such as a premise, are treated "
-    "as independent. A rho near 0, or a Jaccard index at chance, means that the "
+    "Two random halves share no example; the Spearman\u2013Brown formula predicts the agreement of "
+    "two data sets of full size. A rho near 0, or a Jaccard index at chance, means that the "
     "ranking is noise."
 )
 _HALVES = (
-    "Components ranked by change and sets by interaction on two random halves of the "
-    "examples, with the middle 95 % over splits; and the items that cost most, with the share of "
-    "halves that also rank them in the top. Resamples are in stability.csv"
+    "Components ranked by change and sets by interaction on two random halves of the examples, "
+    "with the middle 95 % over splits; and the items that cost most, with the share of halves that "
+    "also rank them in the top"
 )
 _CORES = (
-    "Cores of all training data and of two random halves of it. The halves share no example "
-    "with each other, but all of theirs with the full data. All use the same seeds and so the same "
-    "noise, which makes them similar even if no head matters"
+    "Cores of all training data and of two random halves of it. All use the same seeds and so the "
+    "same noise, which makes them similar even if no head matters"
 )
 _SUBNETWORKS = (
-    "Overlap of the heads of two subnetworks, mean and range over pairs. If two halves with one "
-    "seed are more alike than one half with two seeds, the seed matters more than the data. "
-    "Pairs with one seed share its noise, so they have no value by chance"
+    "Overlap of the heads of two subnetworks, mean and range over pairs. Pairs with one seed share "
+    "its noise, so they have no value by chance"
 )
 _MISSING = "Missing masks; the comparison omits all masks of their target sparsity and seed"
 _NOT_ASKED = (
-    "This covers the examples on which rankings are measured. To test whether other training data "
-    "would give the same core, use --with halves (analyses: halves), which prunes again on "
-    "two halves of the training data. Agreement between seeds is under Subnetworks."
+    "To test whether other training data would give the same core, use --with halves (analyses: "
+    "halves), which prunes again on two halves of the training data."
 )

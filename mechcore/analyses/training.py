@@ -13,7 +13,7 @@ from mechcore.steps.base import WITH_GRADIENT
 from mechcore.study.step import Job, Work
 from mechcore.tables import PLACE, Column, Schema
 from mechcore.training import TrainSettings
-from mechcore.wording import ALL, count, number, percent, plain, short_source, split_name, whole
+from mechcore.wording import ALL, count, number, percent, plain, short_source, subsets_named, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,11 +74,11 @@ class Train(Analysis):
         """How the model was trained, and its accuracy and loss over steps."""
         if (history := run.filled("training")) is None:
             return
-        members = {
-            split: subsets_averaged(history, split) for split in dict.fromkeys(history["split"])
-        }
+        members = {}
+        for split in dict.fromkeys(history["split"]):
+            names = list(dict.fromkeys(history.loc[history["split"] == split, "subset"]))
+            members[split] = [name for name in names if name != ALL] or names
         yield from map(report.Paragraph, cls.headlines(run))
-        yield report.Paragraph(" ".join(_what_is_averaged(members)))
         yield report.Drawing(
             report.training_figures.training_curves(history),
             "training",
@@ -97,7 +97,7 @@ class Train(Analysis):
             rows.append([whole(float(str(step))), loss, *map(percent, means)])
         header = ["step", "loss (nats)"]
         for split, names in members.items():
-            over = "all examples" if names == [ALL] else f"{len(names)} subsets"
+            over = "all examples" if names == [ALL] else subsets_named(names)
             header.append(f"{_COLUMNS.get(split, split)} ({over})")
         caption = "Training loss since the previous row, and accuracy (means over those subsets)"
         yield report.Table(caption, header, rows, frozenset({0}), folded=len(rows) > _MOST_ROWS)
@@ -131,19 +131,3 @@ class Train(Analysis):
                 f"The weights are those of the best evaluation on {where}, not of the last step, "
                 "so accuracy on that data is optimistic: report accuracy on other data."
             )
-
-
-def subsets_averaged(history: pd.DataFrame, split: str) -> list[str]:
-    """The subsets averaged for a split; all examples if it has no subsets."""
-    names = list(dict.fromkeys(history.loc[history["split"] == split, "subset"]))
-    return [name for name in names if name != ALL] or names
-
-
-def _what_is_averaged(members: Mapping[str, list[str]]) -> Iterator[str]:
-    for split, names in members.items():
-        column = _COLUMNS.get(split, split)
-        if names == [ALL]:
-            yield f"{column} is over all {split_name(split)} examples."
-        else:
-            over = f"{count(len(names), 'subset')}: {', '.join(names)}"
-            yield f"{column} is macro-averaged over {over}."

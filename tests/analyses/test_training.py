@@ -34,9 +34,9 @@ def test_accuracies_of_a_training_are_means_over_named_subsets(run: RunFolder) -
     assert (section.id, section.files) == ("training", ["training.csv"])
     words, (table,) = words_of(section.blocks), tables_of(section.blocks)
     assert words.startswith(told(run))
-    assert "ID is over all in-domain examples." in words
-    assert "OOD is macro-averaged over 4 subsets: so_swap, prepos" in words
-    assert list(table.header) == ["step", "loss (nats)", "ID (all examples)", "OOD (4 subsets)"]
+    *header, last = table.header
+    assert header == ["step", "loss (nats)", "ID (all examples)"]
+    assert last.startswith("OOD (4 subsets: so_swap, prepos")
     mean = sum(2 / (3 + late) for late in (1, 2, 3, 4)) / 4
     assert rows_of(table)[1] == ["200", "0.500", "66.7 %", f"{100 * mean:.1f} %"]
     assert [drawing.name for drawing in drawings_of(section.blocks)] == ["training"]

@@ -1,4 +1,4 @@
-"""The prefix tree of masks: what masks have in common runs once, depth first.
+"""The prefix tree of masks of zeros and ones: what they have in common runs once, depth first.
 
 Two levels a layer, heads and MLP: z does not depend on the mask of its own layer, nor does the MLP.
 """
@@ -252,22 +252,16 @@ class TreeRunner(Runner):
             self._attention(layer + 1, after, [child for *_, child in part])
 
     def _with_mlp(self, layer: int, x: Tensor, out: Tensor | None, part: Sequence[Child]) -> Tensor:
-        """The residual streams of children after the MLP, which each has to its own degree."""
+        """The residual streams of children after the MLP, or what stands in for it."""
         parents = [n for n, *_ in part]
         x = chosen(x, 0, parents)
         if out is None:
             return x + self._fill("mlp", layer, self.like)
         out = chosen(out, 0, parents)
         stream = x + out
-        values = torch.cat([value for _, value, _ in part])
-        for some in (values == 0, (values != 0) & (values != 1)):
-            rows = some.nonzero().flatten().tolist()
-            if not rows:
-                continue
+        rows = [row for row, (_, value, _) in enumerate(part) if not bool(value)]
+        if rows:
             instead = self._fill("mlp", layer, self.like)
-            if values[rows[0]] != 0:
-                m = sent(values[rows].to(out.dtype), out.device)[:, None, None, None]
-                instead = blended(chosen(out, 0, rows), m, instead)
             stream.index_copy_(0, sent(rows, x.device), chosen(x, 0, rows) + instead)
         return stream
 
