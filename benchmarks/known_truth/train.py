@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore import progress
-from mechcore.bench.trained import TEXTS_FILE, TRUTH_FILE
+from mechcore.bench.cases import TEXTS_FILE, TRUTH_FILE
 from mechcore.components import Component
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreError

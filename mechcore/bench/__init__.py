@@ -7,6 +7,7 @@ from mechcore._lazy import attach
 if TYPE_CHECKING:
     from mechcore.bench.case import Case as Case
     from mechcore.bench.case import Truth as Truth
+    from mechcore.bench.cases import trained_case as trained_case
     from mechcore.bench.faithfulness import Faithfulness as Faithfulness
     from mechcore.bench.faithfulness import cmd as cmd
     from mechcore.bench.faithfulness import cpr as cpr
@@ -15,6 +16,5 @@ if TYPE_CHECKING:
     from mechcore.bench.scores import node_auroc as node_auroc
     from mechcore.bench.scores import pair_auroc as pair_auroc
     from mechcore.bench.scores import sign_accuracy as sign_accuracy
-    from mechcore.bench.trained import trained_case as trained_case
 
 attach(__name__)

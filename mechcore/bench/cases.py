@@ -1,18 +1,76 @@
-"""All cases of known truth by name."""
+"""All cases of known truth: planted ones, and models that were trained to follow a program.
+
+Folders of the latter have a checkpoint, its texts, what is true, and ``measured.json``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from mechcore.bench.case import Case
-from mechcore.bench.planted import CATALOGUE
-from mechcore.bench.trained import TRAINED, trained_case, trained_truth
-from mechcore.errors import InputError
+import numpy as np
+import pandas as pd
 
+from mechcore.ablation.cuts import ComponentSet
+from mechcore.bench.case import Case, Truth
+from mechcore.bench.planted import CATALOGUE
+from mechcore.components import Component
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError
+from mechcore.models.loading import load_model
+from mechcore.models.tokenizers import load_tokenizer
+from mechcore.worlds.embedded import data_dir
+
+TRAINED = ("copy", "conjunction", "backup", "equality", "majority", "heuristic", "pointer")
+TEXTS_FILE, TRUTH_FILE = "texts.parquet", "truth.json"
+SIZES: Mapping[str, int] = {"train": 512, "id": 256, "ood": 256}
+"""Texts of a case by split, of the four times as many in the file."""
+_MAX_LENGTH = 16
 _TRAINED = "trained-"
+
+
+def case_dir(name: str) -> Path:
+    """Hugging Face checkpoint of a case's model, among the embedded data."""
+    if name not in TRAINED:
+        raise InputError(f"case {name!r}: not found; there are {', '.join(TRAINED)}")
+    return data_dir() / "known_truth" / name
+
+
+def trained_truth(name: str) -> Truth:
+    """What is true of a case's model."""
+    stored = json.loads((case_dir(name) / TRUTH_FILE).read_text(encoding="utf-8"))
+
+    def some(part: str) -> frozenset[Component] | None:
+        return None if stored[part] is None else frozenset(map(Component.parse, stored[part]))
+
+    return Truth(
+        frozenset(map(Component.parse, stored["components"])),
+        {ComponentSet.of(pair.split("+")): size for pair, size in stored["interactions"].items()},
+        some("core"),
+        some("generalising"),
+    )
+
+
+def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
+    """A model that was trained to follow a program, with texts; seed 0 takes the first of the file.
+
+    Raises:
+        InputError: there is no such case.
+    """
+    folder, truth = case_dir(name), trained_truth(name)
+    tokenizer = load_tokenizer(folder)
+    data: dict[str, EncodedExamples] = {}
+    for split, texts in pd.read_parquet(folder / TEXTS_FILE).groupby("split", sort=False):
+        n, generator = SIZES[str(split)], np.random.default_rng(seed)
+        rows = texts.head(n) if seed == 0 else texts.sample(n, random_state=generator)
+        frame = rows[["text", "label", "subset"]].rename(columns={"text": "text_a"})
+        examples = Examples(f"{name} {split}", frame.assign(text_b="").reset_index(drop=True))
+        data[str(split)] = encode(examples, tokenizer, max_length=_MAX_LENGTH, truncate=False)
+    return Case(name, load_model(folder, device=device), data, truth)
 
 
 def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from mechcore.ablation.joint.predictors import INTERACTION_METHODS, InteractionMethod
-from mechcore.bench.alone import optimal_scores, singles_scores
-from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
+from mechcore.bench.rankings import (
+    eap_ig_scores,
+    gradient_drop_scores,
+    integrated_scores,
+    optimal_scores,
+    singles_scores,
+)
 from mechcore.pruning.methods import METHODS, PruningMethod, Ranking
 from mechcore.registry import Registry
 

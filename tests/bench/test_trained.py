@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.bench.case import Case
-from mechcore.bench.trained import TRAINED, case_dir, trained_case, trained_truth
+from mechcore.bench.cases import TRAINED, case_dir, trained_case, trained_truth
 from mechcore.components import Component, ComponentLike, Mask, ModelShape
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations

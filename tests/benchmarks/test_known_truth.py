@@ -11,7 +11,7 @@ import torch
 from benchmarks.in_process import FOLDER
 from transformers import AutoModelForSequenceClassification
 
-from mechcore.bench.trained import TRAINED, case_dir
+from mechcore.bench.cases import TRAINED, case_dir
 from mechcore.errors import MechcoreError
 from mechcore.models import load_tokenizer
 

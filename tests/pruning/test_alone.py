@@ -12,7 +12,7 @@ from pruning.oracles import Subject, encoded_for
 from pruning.test_attribution import adding_model, two_words
 
 from mechcore import evaluate
-from mechcore.bench.alone import optimal_constants, optimal_scores, singles_scores
+from mechcore.bench.rankings import optimal_constants, optimal_scores, singles_scores
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations

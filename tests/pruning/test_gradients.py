@@ -12,7 +12,7 @@ from helpers import Cases
 from pruning.oracles import encoded_for, plain_kl, plain_logits, slopes
 from pruning.test_attribution import ONES, N, adding_model, close, prepared, two_words
 
-from mechcore.bench.gradients import eap_ig_scores, gradient_drop_scores, integrated_scores
+from mechcore.bench.rankings import eap_ig_scores, gradient_drop_scores, integrated_scores
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.masking.counterfactual import paired
