@@ -123,7 +123,7 @@ class Search(Ablating, Analysis):
 
         shape = ModelShape.of(inputs.model)
         among = self._named or shape.kind(self.components)
-        check_search(shape, inputs.data[self.split], components=among, **self.options)
+        check_search(shape, inputs.data[self.split], among, **self.options)
 
     @classmethod
     def works_with(cls, fill: str) -> bool:

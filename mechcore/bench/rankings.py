@@ -1,6 +1,6 @@
-"""Rankings that only the benchmark has: by derivatives, and by what is lost without each component.
+"""Rankings of the benchmark alone: by derivatives, and by what is lost without each component.
 
-``singles`` puts the mean of a component in its place, ``optimal`` the constant that does least harm.
+``singles`` puts its mean in its place, ``optimal`` the constant that does least harm there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from mechcore.models.protocol import frozen, hook_mlp_out, hook_z
 from mechcore.pruning.attribution import BATCH_SIZE, attribution_scores
 from mechcore.pruning.teacher import Teacher, example_order, ranking_teacher
 from mechcore.session import plain_session
-
-ALONE_BATCH_SIZE = 32
 
 
 def gradient_drop_scores(
@@ -128,7 +126,7 @@ def eap_ig_scores(
 
 @plain_session()
 def singles_scores(
-    model: Any, data: Any, means: MeanActivations, *, batch_size: int = ALONE_BATCH_SIZE
+    model: Any, data: Any, means: MeanActivations, *, batch_size: int = BATCH_SIZE
 ) -> Float[Tensor, "layer component"]:
     """KL(full model || model without one component), mean over examples, nats."""
     teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
@@ -150,7 +148,7 @@ def optimal_constants(
     *,
     steps: int = 50,
     lr: float = 0.1,
-    batch_size: int = ALONE_BATCH_SIZE,
+    batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> tuple[MeanActivations, Float[Tensor, "layer component"]]:
     """The constants that do least harm in place of each component alone, and the mean KL, nats.

@@ -19,7 +19,6 @@ from mechcore.components.paths import ANSWER
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.evaluation.intervals import mean_intervals
-from mechcore.masking.fills import FillMaker
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session
@@ -64,12 +63,10 @@ def dose_table(
     data: Any,
     means: MeanActivations | None = None,
     *,
-    fill: FillMaker = "mean",
     split: Literal["id", "ood"] = "id",
-    class_names: Sequence[str] | None = None,
-    batch_size: int = 64,
     n_resamples: int = 1000,
     seed: int = 0,
+    **options: Any,
 ) -> pd.DataFrame:
     """Changes in margin (nats) at several doses, and the direct and the indirect part of the last.
 
@@ -83,8 +80,7 @@ def dose_table(
     if not chosen:
         return DOSE.frame([])
     data = as_encoded(model, data, split=split)
-    options: dict[str, Any] = {"fill": fill, "class_names": class_names, "seed": seed}
-    options["batch_size"] = batch_size
+    options["seed"] = seed
     cuts = paths(chosen, ANSWER, model, together=False)
     direct = ablate(model, cuts, data, means, split=split, **options)
     without = [Mask.full(ModelShape.of(model)).without(component).values for component in chosen]

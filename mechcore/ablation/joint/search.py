@@ -149,8 +149,8 @@ def find_superadditive(
     n_found = max(FOUND, largest or 0) if n_found is None else n_found
     goal: dict[str, Any] = {"least": least, "largest": largest, "bound": bound}
     sizes: dict[str, Any] = {"max_size": max_size, "n_pairs": n_pairs, "guarantee": guarantee}
-    own: dict[str, Any] = {"subset": subset, "screening_by": screening_by, "n_found": n_found}
-    chosen = check_search(model, data, components=components, fill=fill, **own, **sizes, **goal)
+    own = {"subset": subset, "screening_by": screening_by, "n_found": n_found, "fill": fill}
+    chosen = check_search(model, data, components, **own, **sizes, **goal)
     searched, reported = halves_of(data, subset, seed)
     given = (model, searched, means, chosen, screening_examples, seed)
     request = PairRequest(*given, fill, class_names, batch_size, state, options)
@@ -243,22 +243,9 @@ class _Growth:
 
 
 def check_search(
-    model: Any,
-    data: EncodedExamples,
-    *,
-    components: Iterable[ComponentLike] | None = None,
-    subset: str = ALL,
-    max_size: int = 3,
-    n_pairs: int | None = 100,
-    n_found: int = FOUND,
-    guarantee: float | None = None,
-    least: float | None = None,
-    largest: int | None = None,
-    bound: float | None = None,
-    screening_by: str = "screening",
-    fill: FillName = "mean",
+    model: Any, data: EncodedExamples, components: Iterable[ComponentLike] | None, **options: Any
 ) -> list[Component]:
-    """The candidates of `find_superadditive`, after all checks that are quick."""
+    """The candidates of `find_superadditive` with these options, after all quick checks."""
     shape = ModelShape.of(model)
     chosen = shape.components if components is None else parse_components(components)
     chosen = sorted(set(chosen))
@@ -266,23 +253,26 @@ def check_search(
         shape.index(component)
     if len(chosen) < 2:
         raise InputError(f"search: {count(len(chosen), 'component')}; expected at least two")
-    for name, value, right, expected in (
-        ("max_size", max_size, 2 <= max_size <= len(chosen), f"2 to the {len(chosen)} components"),
-        ("n_pairs", n_pairs, n_pairs is None or n_pairs >= 1, "at least 1"),
-        ("n_found", n_found, n_found >= 1, "at least 1"),
-        ("fill", fill, fill in ("mean", "zero"), "'mean' or 'zero'"),
+    given: dict[str, Any] = {"n_found": FOUND, "fill": "mean", **options}
+    for name, right, expected in (
+        ("max_size", lambda size: 2 <= size <= len(chosen), f"2 to the {len(chosen)} components"),
+        ("n_pairs", lambda n: n is None or n >= 1, "at least 1"),
+        ("n_found", lambda n: n >= 1, "at least 1"),
+        ("fill", lambda fill: fill in ("mean", "zero"), "'mean' or 'zero'"),
     ):
-        if not right:
-            raise InputError(f"search: {name} is {value!r}; expected {expected}")
-    if guarantee is not None:
-        Goal(least, largest, bound=bound, error=guarantee)
-    elif (least, largest, bound) != (None, None, None):
+        if not right(given[name]):
+            raise InputError(f"search: {name} is {given[name]!r}; expected {expected}")
+    goal = {name: given.get(name) for name in ("least", "largest", "bound")}
+    if given["guarantee"] is not None:
+        Goal(**goal, error=given["guarantee"])
+    elif set(goal.values()) != {None}:
+        told = ", ".join(f"{name} is {value}" for name, value in goal.items())
         raise InputError(
-            f"search: least is {least}, largest {largest} and bound {bound}, but there is no "
-            "guarantee; add a probability of error, as in guarantee=0.05, or leave them out"
+            f"search: {told}, but there is no guarantee; add a probability of error, as in "
+            "guarantee=0.05, or leave them out"
         )
-    INTERACTION_METHODS[screening_by]
-    halves_of(data, subset, 0)
+    INTERACTION_METHODS[given["screening_by"]]
+    halves_of(data, given["subset"], 0)
     return chosen
 
 
