@@ -13,13 +13,13 @@ from scipy.stats import norm
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from mechcore.errors import InputError
-from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.recalibration import (
     LEAST,
     ONE_LABEL,
     Decomposition,
     decompose,
+    fit_biases,
     reason_against,
 )
 

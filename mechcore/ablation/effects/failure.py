@@ -15,7 +15,6 @@ from sklearn.metrics import roc_curve
 from mechcore.ablation.effects.changes import own_ends
 from mechcore.ablation.effects.net import LABEL, hurting, places
 from mechcore.data.examples import ALL
-from mechcore.evaluation.biases import fit_biases
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, share_interval, weighted_sum
@@ -24,6 +23,7 @@ from mechcore.evaluation.recalibration import (
     across_labels,
     area_under_curve,
     effect_over_labels,
+    fit_biases,
     folds_of,
     labels_of,
     reason_against,
