@@ -154,12 +154,10 @@ def ablate(
         class_names,
         batch_size,
         measure,
+        precision,
+        max_tokens,
     )
-    parts: Parts = (
-        _path_engine(engine, job, paths, precision, max_tokens)
-        if paths
-        else _engine(engine, job, precision, max_tokens)
-    )
+    parts: Parts = _path_engine(engine, job, paths) if paths else _engine(engine, job)
     partial = Partial(
         state,
         "sweep",
@@ -226,25 +224,21 @@ def _check_options(engine: str, precision: str, split: str, batch_size: int, see
         raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
 
 
-def _tree(
-    engine: Engine, job: Job, precision: Precision, max_tokens: int | None
-) -> TreeEngine | None:
+def _tree(engine: Engine, job: Job) -> TreeEngine | None:
     """The prefix tree, if it is asked for or the best there is, and the model has one."""
     if engine not in ("auto", "tree"):
         return None
     try:
-        return TreeEngine(job, stack_of(job.model), precision, max_tokens)
+        return TreeEngine(job, stack_of(job.model))
     except InputError:
         if engine == "tree":
             raise
     return None
 
 
-def _engine(
-    engine: Engine, job: Job, precision: Precision, max_tokens: int | None
-) -> SharingEngine | ReferenceEngine:
+def _engine(engine: Engine, job: Job) -> SharingEngine | ReferenceEngine:
     """The engine asked for, or the first that can run the model and the fill."""
-    if job.readout.everywhere and precision != "float32":
+    if job.readout.everywhere and job.precision != "float32":
         raise InputError(
             "sweep: a metric of all positions is measured in the model's own precision only; leave "
             "precision out"
@@ -258,15 +252,15 @@ def _engine(
                 "depends on what else is ablated; use engine='reference'"
             )
         engine = "reference"
-    if (tree := _tree(engine, job, precision, max_tokens)) is not None:
+    if (tree := _tree(engine, job)) is not None:
         return tree
-    if precision != "float32":
+    if job.precision != "float32":
         name = "restart" if engine == "auto" else engine
         raise InputError(f"sweep: engine {name!r} has the model's own precision only")
     if engine == "reference":
         return ReferenceEngine(job)
     try:
-        parts = RestartEngine(job, Layers(job.model), max_tokens)
+        parts = RestartEngine(job, Layers(job.model))
         parts.check()
         return parts
     except NotFiniteError:
@@ -278,18 +272,11 @@ def _engine(
     return ReferenceEngine(job)
 
 
-def _path_engine(
-    engine: Engine,
-    job: Job,
-    paths: Sequence[PathSet],
-    precision: Precision,
-    max_tokens: int | None,
-) -> PathEngine:
+def _path_engine(engine: Engine, job: Job, paths: Sequence[PathSet]) -> PathEngine:
     """What cuts paths; layers as functions are checked."""
-    if precision != "float32":
+    if job.precision != "float32":
         raise InputError("sweep: paths are cut in the model's own precision only")
-    tree = _tree(engine, job, precision, max_tokens)
-    if tree is not None:
+    if (tree := _tree(engine, job)) is not None:
         tree.check()
     return PathEngine(job, paths, tree)
 

@@ -66,6 +66,8 @@ class Job:
     class_names: Sequence[str] | None
     batch_size: int
     metric: Metric | None = None
+    precision: Precision = "float32"
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         self.labels: Tensor | None
@@ -151,12 +153,12 @@ class SharingEngine(ABC):
 
     name: str
 
-    def __init__(self, job: Job, shape: ModelShape, max_tokens: int | None) -> None:
+    def __init__(self, job: Job, shape: ModelShape) -> None:
         self.job, self.levels = job, shape
         self.batches = job.batches
         self.checked = _rows(self.batches[len(self.batches) // 2], slice(4))
         device = device_of(job.model).type
-        self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
+        self.max_tokens = job.max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
         if job.readout.everywhere:
             self.max_tokens = min(self.max_tokens, max(1, 4 * _PENDING // job.readout.n_classes))
         self.division = [self.name]  # what divides the sets into parts
@@ -286,13 +288,11 @@ class TreeEngine(SharingEngine):
 
     name = "tree"
 
-    def __init__(
-        self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
-    ) -> None:
+    def __init__(self, job: Job, stack: Stack) -> None:
         self.stack = self.exact = job.readout.of_stack(stack)
-        if precision != "float32":
-            self.stack = self.stack.to(DTYPES[precision])
-        super().__init__(job, job.shape, max_tokens)
+        if job.precision != "float32":
+            self.stack = self.stack.to(DTYPES[job.precision])
+        super().__init__(job, job.shape)
 
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`."""

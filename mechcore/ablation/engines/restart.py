@@ -236,10 +236,10 @@ class RestartEngine(SharingEngine):
 
     name = "restart"
 
-    def __init__(self, job: Job, layers: Layers, max_tokens: int | None) -> None:
+    def __init__(self, job: Job, layers: Layers) -> None:
         self.model_layers = layers
         self.everywhere: bool | None = None  # not known before the check
-        super().__init__(job, by_layers(job.shape), max_tokens)
+        super().__init__(job, by_layers(job.shape))
         # The longest texts: a head that reads several positions does not show in a single token.
         longest = max(self.batches, key=lambda batch: int(batch["attention_mask"].sum(1).max()))
         rows = longest["attention_mask"].sum(1).argsort(descending=True)[:4]

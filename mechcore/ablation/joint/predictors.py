@@ -36,13 +36,9 @@ from mechcore.registry import Registry
 
 @dataclass(frozen=True, eq=False)
 class PairRequest:
-    """A request for predictions.
+    """A request for predictions of all pairs of ``components``, from ``n_examples`` at most.
 
-    Attributes:
-        data: labelled examples.
-        components: the components whose pairs to predict.
-        n_examples: maximum number of examples to use.
-        sweep: further options of sweeps; the rest is as in `mechcore.ablate`.
+    ``sweep`` are further options of sweeps; the rest is as in `mechcore.ablate`.
     """
 
     model: Any
