@@ -93,11 +93,6 @@ class Ablation(Ablating, Analysis):
                 raise InputError(
                     f"ablation: the set {text!r} contains no component; example: L1.H0+L2.MLP"
                 )
-        if self.subsets and not self.components:
-            raise InputError(
-                "ablation: subsets is set, but no components are named; name 2 to "
-                "10 (--components), or leave subsets out"
-            )
 
     def wants(self) -> Sequence[str]:
         """See `MainStep.wants`; the core is not needed if components are named."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ from mechcore.session import plain_session
 from mechcore.showing import Shown
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
@@ -56,12 +56,26 @@ Correct: TypeAlias = Bool[Tensor, "example cls"]
 ByExample: TypeAlias = Float[Tensor, "*masks example"]
 
 
+T = TypeVar("T", bound=Shown)
+
+
+def part_of(answers: T, rows: Any) -> T:
+    """The answers to these examples, in the order given; one may be there several times."""
+    values = {of.name: getattr(answers, of.name) for of in fields(answers)}  # type: ignore[arg-type]
+    some = {name: value[rows] for name, value in values.items() if hasattr(value, "shape")}
+    return replace(answers, **some)  # type: ignore[type-var]
+
+
 class Sampled(Shown):
     """Examples with their subsets, and clusters where these are known."""
 
     subsets: np.ndarray
     clusters: np.ndarray | None
     population: Population
+
+    def part(self, rows: Any) -> Self:
+        """See `part_of`."""
+        return part_of(self, rows)
 
     @property
     def subset_names(self) -> list[str]:
@@ -162,13 +176,6 @@ class Evaluation(Sampled):
     def macro_accuracy(self) -> float:
         """Mean over subsets of the subset's accuracy."""
         return float(np.mean([self.correct[self.subsets == s].mean() for s in self.subset_names]))
-
-    def part(self, rows: Any) -> Evaluation:
-        """The answers to these examples, in the order given; one may be there several times."""
-        names = ("logits", "correct_classes", "subsets", "clusters")
-        parts = {name: getattr(self, name) for name in names}
-        some: dict[str, Any] = {k: None if v is None else v[rows] for k, v in parts.items()}
-        return replace(self, **some)
 
     def table(self) -> pd.DataFrame:
         """One row per subset and one for all examples: subset, n, accuracy, margin (nats)."""

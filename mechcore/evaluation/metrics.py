@@ -160,12 +160,6 @@ class Measured(Sampled):
             raise InputError(f"metric {metric!r}: found values of {self.metric.name!r}")
         return self.by_example
 
-    def part(self, rows: Any) -> Measured:
-        """The values of these examples, see `Evaluation.part`."""
-        clusters = None if self.clusters is None else self.clusters[rows]
-        values, subsets = self.by_example[rows], self.subsets[rows]
-        return Measured(self.metric, values, subsets, clusters, self.population)
-
     def __getattr__(self, name: str) -> Any:
         """Refuse what answers to labelled examples have, with an InputError."""
         if name in ("logits", "correct", "correct_classes", "margin", "kl", "accuracy"):

@@ -88,7 +88,6 @@ class Readout:
 
     Attributes:
         tokens: the tokens that are the classes; None for all outputs, or several tokens each.
-        at_last_position: whether logits are read at each row's last real position.
         label_map: from label names to classes; None for data whose labels are class indices.
         mapping: how labels and classes are matched, in words.
         everywhere: whether a language model's logits are read at all positions.
@@ -129,12 +128,12 @@ class Readout:
             return cls._of_language_model(model, data, labelled)
         if not labelled:
             return cls(n_rows(model), None, False, None, _UNUSED)
-        names = model_classes(model, class_names) or []
+        names, label_map = model_classes(model, class_names) or [], None
+        mapping = "; ".join(f"{i} -> {name}" for i, name in enumerate(names))
         if isinstance(data, EncodedExamples):
             label_map = LabelMap.between(data.examples.label_names, names, data=data.examples.name)
-            return cls(len(names), None, False, label_map, str(label_map))
-        mapping = "; ".join(f"{i} -> {name}" for i, name in enumerate(names))
-        return cls(len(names), None, False, None, mapping)
+            mapping = str(label_map)
+        return cls(len(names), None, False, label_map, mapping)
 
     @classmethod
     def of_vocabulary(cls, model: Any, *, everywhere: bool = False) -> Readout:
@@ -231,24 +230,14 @@ class Readout:
         return torch.cat([self._one_hot(batch) for batch in data])  # type: ignore[union-attr]
 
     def _one_hot(self, batch: Batch) -> Tensor:
+        n, most = len(batch["input_ids"]), self.n_classes - 1
+        wanted = f"{n} class indices (token ids for language models), whole numbers, 0 to {most}"
         if batch.get("labels") is None:
-            raise InputError(
-                "batch: no labels; expected class indices (token ids for language models), [batch]"
-            )
+            raise InputError(f"batch: no labels; expected {wanted}")
         labels = torch.as_tensor(batch["labels"]).cpu()
-        if labels.shape != (len(batch["input_ids"]),):
-            raise InputError(
-                f"batch: labels have shape {tuple(labels.shape)}; expected one label for each of "
-                f"the {len(batch['input_ids'])} rows"
-            )
-        if labels.is_floating_point() or labels.is_complex():
-            raise InputError(
-                f"batch: labels are {labels.dtype}; expected class indices (token ids for language "
-                "models), whole numbers such as torch.long: convert them, if that is what they are"
-            )
-        if not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
-            raise InputError(
-                f"batch: labels run from {int(labels.min())} to {int(labels.max())}; expected 0 to "
-                f"{self.n_classes - 1}"
-            )
-        return F.one_hot(labels.long(), self.n_classes).bool()
+        given = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        if labels.shape == (n,) and not (labels.is_floating_point() or labels.is_complex()):
+            given = f"from {int(labels.min())} to {int(labels.max())}"
+            if 0 <= int(labels.min()) <= int(labels.max()) <= most:
+                return F.one_hot(labels.long(), self.n_classes).bool()
+        raise InputError(f"batch: labels are {given}; expected {wanted}")

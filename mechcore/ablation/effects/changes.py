@@ -23,6 +23,7 @@ from mechcore.evaluation.evaluate import (
     Sampled,
     class_values,
     kl_divergence,
+    part_of,
 )
 from mechcore.evaluation.intervals import Statistics, mean_intervals
 from mechcore.evaluation.metrics import Measured, Metric
@@ -124,9 +125,8 @@ class Answers(Shown):
         return cls(*given, evaluation.logits.numpy())
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Answers:
-        """The answers to these examples, see `Evaluation.part`."""
-        logits = None if self.logits is None else self.logits[rows]
-        return Answers(self.correct[rows], self.margin[rows], self.kl[rows], logits)
+        """The answers to these examples, see `part_of`."""
+        return part_of(self, rows)
 
     def values(self, metric: str) -> np.ndarray:
         """See `class_values`."""
@@ -187,7 +187,7 @@ class Ablations(Shown):
         return replace(self, without=without, layers=layers)
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Ablations:
-        """The answers to these examples, see `Evaluation.part`."""
+        """The answers to these examples, see `part_of`."""
         without = {cut: answers.part(rows) for cut, answers in self.without.items()}
         return replace(self, full=self.full.part(rows), without=without)
 
