@@ -31,7 +31,7 @@ from mechcore.components.paths import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import warn_under_chance
-from mechcore.evaluation.metrics import Metric, MetricLike, as_metric
+from mechcore.evaluation.metrics import MetricLike, as_metric
 from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
@@ -158,6 +158,13 @@ def ablate(
         max_tokens,
     )
     parts: Parts = _path_engine(engine, job, paths) if paths else _engine(engine, job)
+    known: dict[str, Any] = {} if positions is None else {"positions": positions}
+    if measure is not None and state is not None:
+        if not isinstance(metric, str):
+            raise InputError(
+                "sweep: state tells metrics by their names; register this one in METRICS"
+            )
+        known["metric"] = [metric, code_digests([measure.function])]
     partial = Partial(
         state,
         "sweep",
@@ -174,8 +181,7 @@ def ablate(
         engine=parts.division,
         precision=precision,
         batch_size=[batch_size, *MOST_PADDING],
-        **({} if measure is None or state is None else {"metric": _known(metric, measure)}),
-        **({} if positions is None else {"positions": positions}),
+        **known,
     )
     buffer = job.buffer(len(listed))
     parts.check()
@@ -203,13 +209,6 @@ def _filling(fill: FillMaker, data: Any, seed: int, positions: Positions | None)
             "each, or one for all"
         )
     return at_positions(positions, fill)
-
-
-def _known(given: Any, metric: Metric) -> list[Any]:
-    """What tells a metric from others in partial results."""
-    if not isinstance(given, str):
-        raise InputError("sweep: state tells metrics by their names; register this one in METRICS")
-    return [given, code_digests([metric.function])]
 
 
 def _check_options(engine: str, precision: str, split: str, batch_size: int, seed: int) -> None:

@@ -137,15 +137,12 @@ class Failure(Ablating, Analysis):
         failure, sets = run.filled("failure"), run.filled("failure_sets")
         if failure is None or sets is None:
             return
-        gap, why = gap_of(failure), explanation(failure, sets, _least(run))
+        least = float((run.analyses.get("roles") or {}).get("least", 0.01))
+        gap, why = gap_of(failure), explanation(failure, sets, least)
         yield _gap_sentence(failure, gap, why)
         if why.kind != "none":
             yield _explained(sets, why)
         yield _ranking(sets)
-
-
-def _least(run: report.RunFolder) -> float:
-    return float((run.analyses.get("roles") or {}).get("least", 0.01))
 
 
 def _points(share: float) -> str:

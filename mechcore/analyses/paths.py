@@ -120,7 +120,9 @@ class Paths(Ablating, Analysis):
         from mechcore.steps.paths import path_tables
 
         inputs = inputs_of(work)
-        senders = self._named(inputs.model) if self.senders else core_of(work)
+        cuts = self.cuts(self.senders, inputs.model) if self.senders else []
+        named = sorted({path.sender for cut in cuts for path in cut.paths})  # before a receiver
+        senders = named if self.senders else core_of(work)
         if not senders:
             return {name: of for name, of in work.empty_tables().items() if name != "core"}
         roles = work.table(Roles.kind) if Roles.kind in work.job.needs else None
@@ -138,10 +140,6 @@ class Paths(Ablating, Analysis):
         if (verdict := tables.pop("core_verdict", None)) is not None:
             tables["core"] = work.table("core").assign(**verdict.iloc[0])
         return tables
-
-    def _named(self, model: Any) -> list[Component]:
-        """The senders named that run before a receiver."""
-        return sorted({path.sender for cut in self.cuts(self.senders, model) for path in cut.paths})
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:

@@ -119,11 +119,8 @@ class Circuit:
     @property
     def n_layers(self) -> int:
         """The layers needed."""
-        return 1 + max(component.layer for component in self._active)
-
-    @property
-    def _active(self) -> list[Component]:
-        return [*self.components, *(head.head for head in self.distractors)]
+        active = [*self.components, *(head.head for head in self.distractors)]
+        return 1 + max(component.layer for component in active)
 
     def answers(
         self,

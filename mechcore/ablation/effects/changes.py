@@ -212,7 +212,9 @@ def ablation_table(
     A measured metric stands in place of accuracy, margin and KL. ``kinds`` are the sets to list
     with their kind, by default all; ``average`` names a group listed as one row of mean changes.
     """
-    kinds = {cut: _kind(cut) for cut in ablations.without} if kinds is None else kinds
+    if kinds is None:
+        sizes = {cut: "joint" if len(cut) > 1 else "single" for cut in ablations.without}
+        kinds = {cut: "path" if isinstance(cut, PathSet) else kind for cut, kind in sizes.items()}
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
@@ -248,12 +250,6 @@ def ablation_table(
     where = ABLATION.names[: ABLATION.names.index("accuracy")]
     first = [*(name for name in where if name in table), own, f"{own}_change"]
     return table[[*first, *(name for name in table if name not in first)]] if rows else table
-
-
-def _kind(cut: Cut) -> str:
-    if isinstance(cut, PathSet):
-        return "path"
-    return "joint" if len(cut) > 1 else "single"
 
 
 def place(

@@ -107,17 +107,13 @@ def information_table(
                 for row, *values in zip(placed, *columns.values(), strict=True):
                     row.update(zip(columns, values, strict=True))
             sample = parts.accuracy.drawn(samples[""]).sample
-            reason, placed = sample.reason, [row | _df(sample) for row in placed]
+            reason = sample.reason
+            if sample.clusters is not None:
+                sizes = np.unique(sample.clusters, return_counts=True)[1].astype(float)
+                df = float("nan") if reason else degrees_of_freedom(sizes)
+                placed = [row | {"df": df} for row in placed]
         rows += [row | {"reason": reason} for row in placed]
     return INFORMATION.frame(rows)
-
-
-def _df(sample: Sample) -> dict[str, float]:
-    """The column of degrees of freedom, if there are clusters."""
-    if sample.clusters is None:
-        return {}
-    sizes = np.unique(sample.clusters, return_counts=True)[1].astype(float)
-    return {"df": float("nan") if sample.reason else degrees_of_freedom(sizes)}
 
 
 def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:

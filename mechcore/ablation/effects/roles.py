@@ -146,16 +146,14 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     ]
     doubt = f" Not sure: {row['open']}." if row["open"] else ""
     verb = {NONE: "has ", THRESHOLD: ""}.get(row["role"], "is ")
-    among = ", corrected for all components" if row["role"] == NONE and _stands_out(row) else ""
-    return f"{row['component']} {verb}{row['role']}{among}: {'; '.join(parts)}.{doubt}"
-
-
-def _stands_out(row: Any) -> bool:
-    """Whether a single interval, uncorrected, excludes 0."""
-    ends = (
-        [row[f"{f}_change_{end}_{p}"] for end in ("low", "high")] for f in FIGURES for p in PLACES
+    # Whether a single interval, uncorrected, excludes 0.
+    stands_out = any(
+        row[f"{f}_change_low_{p}"] > 0 or row[f"{f}_change_high_{p}"] < 0
+        for f in FIGURES
+        for p in PLACES
     )
-    return any(low > 0 or high < 0 for low, high in ends)
+    among = ", corrected for all components" if row["role"] == NONE and stands_out else ""
+    return f"{row['component']} {verb}{row['role']}{among}: {'; '.join(parts)}.{doubt}"
 
 
 def ranked(roles: pd.DataFrame) -> pd.DataFrame:

@@ -199,10 +199,7 @@ def beside_random(
 ) -> Readers:
     """The same readers, whose ``receivers`` are also blind to each of ``n_controls`` random sets.
 
-    The other arguments are those of `readers_of`.
-
-    Raises:
-        InputError: see `random_senders` and `mechcore.ablate`.
+    The other arguments are those of `readers_of`, errors those of `random_senders`.
     """
     wanted = readers.blind if receivers is None else set(parse_components(receivers))
     behind = [receiver for receiver in readers.blind if receiver in wanted]
@@ -264,17 +261,13 @@ def core_dependence_table(
             for control in (readers.controls if controlled else [])
         ]
         for metric in own:
+            answers = metric != "margin"
             changes, blind_changes = (
-                effects[metric].intervals(answers=metric != "margin", **statistics)
-                for effects in (own, blind)
+                effects[metric].intervals(answers=answers, **statistics) for effects in (own, blind)
             )
-            shares = ratio_intervals(
-                blind[metric].in_answers,
-                own[metric].in_answers,
-                answers=metric != "margin",
-                clusters=own[metric].sample,
-                level=level,
-            )
+            both = (blind[metric].in_answers, own[metric].in_answers)
+            how: dict[str, Any] = {"answers": answers, "clusters": own[metric].sample}
+            shares = ratio_intervals(*both, **how, level=level)
             of_controls = np.array([effects[metric].changes for effects in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
@@ -297,9 +290,9 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
     Out of domain if there are such rows, and in information if known, else in margin.
     """
     rows = dependence[dependence["subset"] == ALL]
-    for column, wanted in (("split", "ood"), ("metric", "information")):
-        there = (rows[column] == wanted).any()
-        if there or column == "metric":
-            rows = rows[rows[column] == (wanted if there else "margin")]
+    outside = rows["split"] == "ood"
+    rows = rows[outside] if outside.any() else rows
+    informed = (rows["metric"] == "information").any()
+    rows = rows[rows["metric"] == ("information" if informed else "margin")]
     sizes = rows["blind_change"].abs().sort_values(ascending=False, kind="stable")
     return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]
