@@ -169,7 +169,7 @@ class Search(Ablating, Analysis):
         if (table := run.table("superadditive")) is None:
             return
         overall = table[table["subset"] == ALL]
-        yield from map(report.Paragraph, _raced(run, overall))
+        yield from map(report.Paragraph, _raced(run))
         if overall.empty:
             yield report.Paragraph("The search found no set.", note=True)
         else:
@@ -244,8 +244,8 @@ def _searched(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     )
 
 
-def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
-    """What a race decided, by size of set, and how many sets are shown."""
+def _raced(run: report.RunFolder) -> Iterator[str]:
+    """What a race decided, by size of set."""
     race, search = run.table("race"), run.analyses.get("search") or {}
     least = f"{search.get('least', 0.1):g} nats"
     names = {
@@ -259,16 +259,12 @@ def _raced(run: report.RunFolder, overall: pd.DataFrame) -> Iterator[str]:
     for size, part in race.groupby("size") if race is not None else []:
         counts = part["decision"].value_counts()
         decided = [f"{whole(counts[key])} {name}" for key, name in names.items() if key in counts]
-        shown = overall.loc[overall["size"] == size, "set"].nunique()
-        wanted = counts.get("below", 0) + counts.get("top", 0)
         yield (
             f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
-            f"{', '.join(decided)}. The median set took {part['n'].median():g} examples, "
-            f"the longest {whole(part['n'].max())}. Any decision about the searched half is wrong "
-            f"with a probability of at most {search.get('guarantee') or GUARANTEE:g}, if no "
-            "example has an effect far larger than those seen."
-            + f" The table shows the {whole(shown)} largest; race.csv has all."
-            * bool(shown < wanted)
+            f"{', '.join(decided)}. The median set took {part['n'].median():g} examples. Any "
+            "decision about the searched half is wrong with a probability of at most "
+            f"{search.get('guarantee') or GUARANTEE:g}, if no example has an effect far larger "
+            "than those seen. All decisions are in race.csv."
         )
 
 

@@ -49,13 +49,11 @@ class Planted:
         same = all(before == after for before, after in self.population.cues.values())
         return ["id"] if same else ["id", "ood"]
 
-    def truth(self, domain: Domain = "id") -> Truth:
-        """What is true of the transformer without noise, with interactions in a domain."""
+    def truth(self) -> Truth:
+        """What is true of the transformer without noise, with interactions in domain."""
         parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
-        interactions = {
-            ComponentSet((a, b)): self.oracle.interaction(domain, a, b) for a, b in pairs
-        }
+        interactions = {ComponentSet((a, b)): self.oracle.interaction("id", a, b) for a, b in pairs}
         return Truth(
             frozenset(parts),
             {pair: size for pair, size in interactions.items() if size},
