@@ -110,10 +110,8 @@ class Core(Analysis):
         all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
         text = f"The heuristic core is empty: no head is kept by {all_of}."
         if size:
-            text = (
-                f"{whole(size)} of {count(row['n_heads'], 'head')} {'is' if size == 1 else 'are'}"
-            )
-            text += f" in {all_of}: {', '.join(run.core)}."
+            of = f"{whole(size)} of {count(row['n_heads'], 'head')}"
+            text = f"{of} {'is' if size == 1 else 'are'} in {all_of}: {', '.join(run.core)}."
         if run.of_one_draw:
             text += " All subnetworks come from one seed or ranking, so they share heads "
             text += "regardless of what matters: use several seeds."

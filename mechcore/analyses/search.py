@@ -147,21 +147,12 @@ class Search(Ablating, Analysis):
         from mechcore.components import ModelShape
 
         inputs = inputs_of(work)
-        return find_superadditive(
-            inputs.model,
-            inputs.data[self.split],
-            means_of(work, inputs),
-            components=self._named or ModelShape.of(inputs.model).kind(self.components),
-            precision=self.precision,
-            **self.options,
-            fill=self.fill,
-            n_resamples=self.n_resamples,
-            seed=self.seed,
-            class_names=inputs.config.class_names,
-            batch_size=self.batch_size,
-            split=self.split,
-            state=work.partial,
-        ).tables
+        given = (inputs.model, inputs.data[self.split], means_of(work, inputs))
+        among = self._named or ModelShape.of(inputs.model).kind(self.components)
+        names = ("precision", "fill", "n_resamples", "seed", "batch_size", "split")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        own |= {"class_names": inputs.config.class_names, "state": work.partial, **self.options}
+        return find_superadditive(*given, components=among, **own).tables
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
@@ -176,10 +167,8 @@ class Search(Ablating, Analysis):
             texts = [*_searched(run, overall), *cls.headlines(run)]
             yield from map(report.Paragraph, texts)
             yield from report.groups.one_label_notes(run, table)
-            n, drawn = (
-                overall["set"].nunique(),
-                report.ablation_figures.largest_interactions(overall),
-            )
+            n = overall["set"].nunique()
+            drawn = report.ablation_figures.largest_interactions(overall)
             some = f" Only the {len(drawn)} largest of {n} are drawn."
             yield report.Drawing(
                 report.interaction_figures.interactions(overall, drawn),

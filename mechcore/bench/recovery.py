@@ -176,9 +176,8 @@ def recovered_pairs(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
 def _beyond_rounding(predictions: Predictions) -> dict[ComponentSet, float]:
     """Predicted interactions, 0 where they are no more than rounding."""
     predicted = predictions.interactions
-    least = (
-        NOTHING if predictions.in_nats else 1e-6 * max(map(abs, predicted.values()), default=0.0)
-    )
+    largest = 1.0 if predictions.in_nats else max(map(abs, predicted.values()), default=0.0)
+    least = NOTHING * largest
     return {pair: 0.0 if abs(value) < least else value for pair, value in predicted.items()}
 
 

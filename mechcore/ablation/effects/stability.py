@@ -115,15 +115,11 @@ def _rows(
         return []
     place = {"size": len(sets[0]), "data": ablations.data, "split": ablations.split}
     place |= {"n": len(ablations.full.subsets), "n_ranked": len(sets)}
-    names = list(map(str, sets))
-    return [
-        {
-            **place,
-            "metric": metric,
-            **_agreement(sample.totals(by_example)[0], names, n_resamples, seed),
-        }
-        for metric, by_example in values.items()
-    ]
+    names, rows = list(map(str, sets)), list[dict[str, Any]]()
+    for metric, by_example in values.items():
+        agreement = _agreement(sample.totals(by_example)[0], names, n_resamples, seed)
+        rows.append({**place, "metric": metric, **agreement})
+    return rows
 
 
 def _agreement(

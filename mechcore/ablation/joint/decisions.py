@@ -238,20 +238,10 @@ class Interactions:
     def table(self, data: str, split: str) -> pd.DataFrame:
         """The columns of `DECISIONS`; ``data`` is the name of the examples."""
         means = [self.values[row, :n].mean(dtype=float) for row, n in enumerate(self.n)]
-        return pd.DataFrame(
-            {
-                "set": list(map(str, self.sets)),
-                "size": list(map(len, self.sets)),
-                "data": data,
-                "split": split,
-                "decision": self.decisions,
-                "effect": means,
-                "low": self.low,
-                "high": self.high,
-                "n": self.n,
-                "exact": self.n == self.n_all,
-            }
-        )
+        made = {"decision": self.decisions, "effect": means, "low": self.low, "high": self.high}
+        sets = {"set": list(map(str, self.sets)), "size": list(map(len, self.sets))}
+        seen = {"n": self.n, "exact": self.n == self.n_all}
+        return pd.DataFrame({**sets, "data": data, "split": split, **made, **seen})
 
     def audit(self, rows: Int[np.ndarray, " part"]) -> pd.DataFrame:
         """The columns of `AUDIT`, for sets whose interactions are known on all examples."""

@@ -206,13 +206,12 @@ def dividends(
     Raises:
         InputError: a subset was not ablated.
     """
-    parts = ready.subsets(_components(ablations, components))
+    _, parts = _subsets(ablations, components)
 
     def by_example(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         changes = [float(ablations.changes(part, metric)[members].mean()) for part in parts]
         return _dividends(ablations, parts, metric, members), [{"change": c} for c in changes]
 
-    _check(ablations, parts)
     return DIVIDENDS.frame(
         estimates(ablations, parts, "dividend", by_example, correction, **statistics)
     )
@@ -230,33 +229,28 @@ def shapley(
     Raises:
         InputError: a subset was not ablated.
     """
-    chosen = _components(ablations, components)
-    parts = ready.subsets(chosen)
+    chosen, parts = _subsets(ablations, components)
     weights = np.array([[(c in part.components) / len(part) for part in parts] for c in chosen])
 
     def by_example(metric: str, members: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
         return weights @ _dividends(ablations, parts, metric, members), [{} for _ in chosen]
 
-    _check(ablations, parts)
     alone = [ComponentSet((component,)) for component in chosen]
     return SHAPLEY.frame(estimates(ablations, alone, "shapley", by_example, None, **statistics))
 
 
-def _components(
+def _subsets(
     ablations: Ablations, components: Iterable[ComponentLike] | None
-) -> list[Component]:
-    if components is None:
-        return sorted(s.components[0] for s in ablations.sets if len(s) == 1)
-    return sorted(set(parse_components(components)))
-
-
-def _check(ablations: Ablations, parts: Sequence[ComponentSet]) -> None:
+) -> tuple[list[Component], list[ComponentSet]]:
+    """The components, by default all ablated alone, and their subsets, which all were ablated."""
+    alone = [s.components[0] for s in ablations.sets if len(s) == 1]
+    chosen = sorted(set(alone if components is None else parse_components(components)))
+    parts = ready.subsets(chosen)
     for part in parts:
         if part not in ablations.without:
-            raise InputError(
-                f"subsets: {part} was not ablated; ablate all subsets of "
-                f"{', '.join(str(s) for s in parts if len(s) == 1)}"
-            )
+            of = ", ".join(map(str, chosen))
+            raise InputError(f"subsets: {part} was not ablated; ablate all subsets of {of}")
+    return chosen, parts
 
 
 def _dividends(
