@@ -161,15 +161,13 @@ class Repair(Analysis):
         repaired = table[(table["place"] == REPAIRED) & (table["rung"] != "none")]
         gaining = repaired.loc[repaired["shown"] == "gain", "rung"].tolist()
         best = repaired.sort_values("gain", ascending=False, kind="stable")["rung"].iloc[0]
+        why = "as no gain is shown on repaired kinds"
+        if gaining:
+            why = f"as what gains on repaired kinds, {listed(gaining)}, is shown to lose in domain"
+        told = f"{text}no repair is recommended, {why}."
         if rung:
-            yield f"{text}{rung} is the cheapest repair whose gain is shown: {_told(known, rung)}."
-        elif gaining:
-            yield (
-                f"{text}no repair is recommended: what gains on unseen examples of repaired kinds, "
-                f"{listed(gaining)}, is shown to lose in domain."
-            )
-        else:
-            yield f"{text}no repair is recommended, as no gain is shown on repaired kinds."
+            told = f"{text}{rung} is the cheapest repair whose gain is shown: {_told(known, rung)}."
+        yield told
         if best != rung:
             yield f"The largest gain is that of {best}: {_told(known, best)}."
         held = table[(table["place"] == HELD_OUT) & (table["rung"] != "none")]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.integrate import trapezoid
 
@@ -21,17 +20,6 @@ from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.showing import Shown
-
-
-def faithfulness(
-    circuits: ArrayLike, full: ArrayLike, ablated: ArrayLike
-) -> Float[np.ndarray, " size"]:
-    """f(C) = (m(C) - m(ablated)) / (m(full) - m(ablated)) of a metric m of every circuit."""
-    of_circuits, of_full, of_ablated = (
-        np.asarray(values, dtype=float) for values in (circuits, full, ablated)
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (of_circuits - of_ablated) / (of_full - of_ablated)
 
 
 def cpr(shares: Sequence[float], f: ArrayLike) -> float:
@@ -81,14 +69,14 @@ def faithfulness_of(
     kept = np.arange(len(order) + 1)
     cuts = [ComponentSet.of(order[k:]) for k in kept[:-1]]
     answers = ablate(model, cuts, data, means, **options)
-    values = [answers.without[cut].margin.mean() for cut in cuts]
-    values.append(answers.full.margin.mean())
+    margins = [*(answers.without[cut].margin for cut in cuts), answers.full.margin]
+    values = np.array([margin.mean() for margin in margins])
     if not np.isfinite(gap := values[-1] - values[0]) or gap == 0:
         raise InputError(
             f"faithfulness: the mean margin is {values[-1]:g} for the full model and "
             f"{values[0]:g} with everything ablated; expected two different finite numbers"
         )
-    shares, f = kept / len(order), faithfulness(values, values[-1], values[0])
+    shares, f = kept / len(order), (values - values[0]) / gap  # (m(C) - m(ablated)) / (...)
     columns = {"share": shares, "kept": kept, "value": values, "faithfulness": f}
     return Faithfulness(pd.DataFrame(columns), cpr(shares.tolist(), f), cmd(shares.tolist(), f))
 

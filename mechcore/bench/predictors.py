@@ -10,7 +10,6 @@ from sklearn.linear_model import LassoCV
 from torch import Tensor
 
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import Answers
 from mechcore.ablation.joint.predictors import (
     MaskedMargins,
     PairRequest,
@@ -127,14 +126,9 @@ def co_ablation(request: PairRequest) -> Predictions:
         return float((chances * (change - mean) ** 2).sum(-1).mean()) / 2
 
     def shrunk(pair: ComponentSet) -> float:
-        both = _logits(ablated.without[pair])
-        alone = [_logits(ablated.without[ComponentSet((c,))]) for c in pair.components]
+        sets = [pair, *(ComponentSet((c,)) for c in pair.components)]
+        both, *alone = (np.asarray(ablated.without[one].logits, dtype=float) for one in sets)
         return sum(energy(full - one) - energy(one - both) for one in alone) / 2
 
     predicted = {pair: shrunk(pair) for pair in request.pairs}
     return Predictions(predicted, Cost(forwards=1 + len(ablated.sets)), in_nats=False)
-
-
-def _logits(answers: Answers) -> Float[np.ndarray, "example cls"]:
-    assert answers.logits is not None  # of a whole vocabulary; encoded examples have answers
-    return answers.logits.astype(float)

@@ -320,9 +320,8 @@ class TreeEngine(SharingEngine):
     def agreement(self) -> float:
         """Share of answers in this precision that are those of float32, on a sample."""
         job, generator = self.job, torch.Generator().manual_seed(self.job.seed)
-        answers_in_all = len(job.masks) * sum(len(batch["index"]) for batch in self.batches)
-        fewest, most = SAMPLE
-        size = min(max(math.isqrt(int(SHARE_OF_SAMPLE * answers_in_all)), fewest), most)
+        n_answers = len(job.masks) * sum(len(batch["index"]) for batch in self.batches)
+        size = min(max(math.isqrt(int(SHARE_OF_SAMPLE * n_answers)), SAMPLE[0]), SAMPLE[1])
         chosen = torch.randperm(len(job.masks), generator=generator)[:size]
         tree = self._tree(job.masks[chosen])
         n = -(-size // len(self.batches))

@@ -262,7 +262,7 @@ def check_search(
     ):
         if not right(given[name]):
             raise InputError(f"search: {name} is {given[name]!r}; expected {expected}")
-    goal = {name: given.get(name) for name in ("least", "largest", "bound")}
+    goal: dict[str, Any] = {name: given.get(name) for name in ("least", "largest", "bound")}
     if given["guarantee"] is not None:
         Goal(**goal, error=given["guarantee"])
     elif set(goal.values()) != {None}:

@@ -150,17 +150,15 @@ def _measured(
 
 
 def _in_words(n: int, measured: _Measured) -> str:
-    text = (
-        f"cutting the paths from the core to {'each of ' * (n > 1)}{count(n, 'component')} needed "
-        "out of domain and not shown to be needed in domain "
-        f"changes information out of domain by {measured.points}; "
-    )
-    if not measured.controls:
-        return f"{text}there are no random heads to compare with"
-    beside = number(100 * float(np.mean(measured.controls)), 1, signed=True)
+    beside = "there are no random heads to compare with"
+    if measured.controls:
+        mean = number(100 * float(np.mean(measured.controls)), 1, signed=True)
+        beside = f"cutting those from as many random heads of the same layers, by {mean} "
+        beside += f"({count(len(measured.controls), 'set')}, p = {measured.p:.2g})"
     return (
-        f"{text}cutting those from as many random heads of the same layers, by {beside} "
-        f"({count(len(measured.controls), 'set')}, p = {measured.p:.2g})"
+        f"cutting the paths from the core to {'each of ' * (n > 1)}{count(n, 'component')} needed "
+        "out of domain and not shown to be needed in domain changes information out of domain by "
+        f"{measured.points}; {beside}"
     )
 
 
