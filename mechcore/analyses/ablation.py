@@ -164,8 +164,8 @@ class Ablation(Ablating, Analysis):
             what = tables.ablated(run).capitalize()
             yield report.Paragraph(f"{what}s are ablated in the full model, alone{together}.")
         else:
-            text = f"{run.no_core.capitalize()}, so no core head was ablated; other heads are "
-            yield report.Paragraph(f"{text}shown for reference.", note=True)
+            text = f"{run.no_core.capitalize()}, so other heads are shown for reference."
+            yield report.Paragraph(text, note=True)
         yield from _drawings(ablation, n_sets)
         yield from report.groups.population_note(ablation)
         caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
@@ -225,8 +225,7 @@ def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[report.Block]:
                 report.figures.ablation_by_subset(ablation, split, data),
                 f"ablation-subsets-{i}",
                 f"Change in accuracy (points) by subset of {data} ({split_name(split)}).{left_out}",
-                f"Heatmap of accuracy changes, ablated sets by subsets of {data}; "
-                "the numbers are in ablation.csv.",
+                f"Heatmap, ablated sets by subsets of {data}; the numbers are in ablation.csv.",
                 fold=f"By subset of {data} (in-domain)" if split == "id" else "",
             )
 

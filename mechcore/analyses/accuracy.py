@@ -162,8 +162,7 @@ def _groups(groups: pd.DataFrame) -> report.Table:
         rows.append([str(group), *cells, whole(first["n_subsets"]), _names(first["subsets"])])
     at_each = [f"at {sparsity(target)}" for target in target_sparsities]
     header = ["group", "full model", *at_each, "subsets", "which"]
-    caption = "Accuracy macro-averaged over groups of subsets; for "
-    caption += "subnetworks, the mean and range over seeds"
+    caption = "Accuracy macro-averaged over groups of subsets; for subnetworks, mean and range"
     return report.Table(caption, header, rows, frozenset({0, len(header) - 1}))
 
 
@@ -191,8 +190,7 @@ def _subnetworks(run: report.RunFolder) -> Iterator[report.Block]:
     for text in _notes(run):
         yield report.Paragraph(text, note=True)
     if subnetworks is not None:
-        caption = "Every subnetwork: components kept, KL divergence from the full model, "
-        caption += "and accuracy over all examples"
+        caption = "Every subnetwork: what it keeps, KL from the full model, and accuracy"
         columns = ["subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity"]
         columns += ["heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy"]
         schema = run.schemas["subnetworks"]

@@ -209,10 +209,7 @@ def _explained(sets: pd.DataFrame, why: Explanation) -> str:
     if why.kind == "threshold":
         rest = "ablation does not explain the rest: " * (why.other < PARTLY)
         return f"The failure is {degree} a moved threshold ({share}); {rest}{more}."
-    return (
-        f"Ablation does not explain this failure: {more}. What these texts take seems to be "
-        "missing from the model, and removing parts cannot add it."
-    )
+    return f"Ablation does not explain this failure: {more}."
 
 
 def _flips(row: pd.Series) -> str:
@@ -275,9 +272,7 @@ def _two_sided(sets: pd.DataFrame) -> report.Table:
         rows.append(cells)
     figures = ("fixed / broken", "net (points)")
     header = ["subset", "label", "n", "hurts most", *figures, "needed most", *figures]
-    caption = (
-        "What hurts and what is needed out of domain, by the answers that ablating it fixes and "
-        "breaks; all sets are in failure_sets.csv. Confirmed is what holds on the half of the "
-        "examples that did not select it"
-    )
+    caption = "What hurts and what is needed out of domain, by the answers that ablating it fixes "
+    caption += "and breaks; all sets are in failure_sets.csv. Confirmed is what holds on the half "
+    caption += "of the examples that did not select it"
     return report.Table(caption, header, rows, frozenset({0, 1, 3, 6}))

@@ -236,9 +236,8 @@ def _sending(run: report.RunFolder) -> list[str]:
     if not named:
         return run.core
     to_answer = cut["receiver"] == ANSWER
-    sending = {*cut.loc[~to_answer, "senders"]} | {
-        f"{Component.parse(n)}" for n in named - {*KINDS}
-    }
+    alone = {str(Component.parse(name)) for name in named - {*KINDS}}
+    sending = alone.union(cut.loc[~to_answer, "senders"])
     return [name for name in cut.loc[to_answer, "senders"].unique() if name in sending]
 
 

@@ -183,10 +183,8 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> report.Dra
         for _, row in rows.iterrows()
         if (name := row["component"]) in x.readings and name in y.readings
     ]
-    caption = (
-        "Every component, ablated alone; below zero the model is worse without it. Lines are 95 % "
-        "intervals; hollow dots mark roles that are not sure."
-    )
+    caption = "Every component, ablated alone; below zero the model is worse without it. Lines are "
+    caption += "95 % intervals; hollow dots mark roles that are not sure."
     if missing := len(rows) - len(dots):
         caption += f" {missing} of {len(rows)} are not drawn because their values are missing."
     counts = rows["role"].value_counts()
@@ -217,16 +215,11 @@ def _list(
     caption = f"Components {order}: {_CHANGE}, in points, with 95 % intervals; "
     caption += "below zero the model is worse"
     if f"information_change_{OOD_MEAN}" in rows:
-        caption += (
-            ". Outputs are replaced by their mean over the training data; one column uses the mean "
-            "over the out-of-domain texts instead, and a role must hold with both"
-        )
+        caption += ". One column has the mean over the out-of-domain texts in place of that over "
+        caption += "the training data; a role must hold with both"
     if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
         rows = rows.assign(held_out=held_out)
-        caption += (
-            ". The column on the other half is the change in information on the half of the "
-            "examples that did not select the component"
-        )
+        caption += ". The column on the other half is of examples that did not select the component"
     for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
         part = rows[start:stop]
         columns: list[report.Shown] = ["component", "role", "sure"]
