@@ -100,9 +100,8 @@ class Describe(Analysis):
         tables = []
         for split, encoded in inputs.data.items():
             examples = encoded.examples
-            table = (
-                examples.frame.groupby(["subset", "label"], sort=False).size().reset_index(name="n")
-            )
+            by_label = examples.frame.groupby(["subset", "label"], sort=False)
+            table = by_label.size().reset_index(name="n")
             table["share"] = table["n"] / table.groupby("subset")["n"].transform("sum")
             tables.append(table.assign(data=examples.name, split=split)[DATA_TABLE.names])
         return {"data": pd.concat(tables, ignore_index=True)}
@@ -118,10 +117,8 @@ class Describe(Analysis):
         yield from (report.Paragraph(text, note=cut) for text, cut in _cut_texts(run, facts))
         overview, by_subset = [], []
         for split, data in data_sets:
-            name, labels = (
-                f"{data} ({split_name(split)})",
-                report.groups.labels_in(table, split, data),
-            )
+            name = f"{data} ({split_name(split)})"
+            labels = report.groups.labels_in(table, split, data)
             subsets = report.groups.proper_subsets(table, split, data)
             counts = (*map(facts[split].get, ("n_available", "n_cut")), len(subsets) or None)
             cells = [DASH if n is None else whole(n) for n in counts]
@@ -149,7 +146,7 @@ class Describe(Analysis):
                 label, share = most
                 parts.append(f"{percent(share)} on {data} ({split_name(split)}: {label})")
         if parts:
-            yield (f"Majority baseline: {listed(parts)}.")
+            yield f"Majority baseline: {listed(parts)}."
 
 
 def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:

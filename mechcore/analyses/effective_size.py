@@ -167,15 +167,13 @@ def _bounds(run: report.RunFolder) -> Iterator[str]:
         return
     sparsest = grid["target_sparsity"].max()
     by = ["group", "checkpoint"]
-    bound = (
-        sizes.assign(bound=sizes["target_sparsity"] == sparsest)
-        .groupby(by, sort=False)["bound"]
-        .all()
-    )
-    where = []
-    for group, bounds in bound.groupby("group", sort=False):
-        if bounds.any():
-            where.append(f"on {group} at {bounds.sum()} of {count(len(bounds), 'checkpoint')}")
+    at_bound = sizes.assign(bound=sizes["target_sparsity"] == sparsest)
+    bound = at_bound.groupby(by, sort=False)["bound"].all()
+    where = [
+        f"on {group} at {bounds.sum()} of {count(len(bounds), 'checkpoint')}"
+        for group, bounds in bound.groupby("group", sort=False)
+        if bounds.any()
+    ]
     if where:
         yield (
             f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "

@@ -203,11 +203,11 @@ class Knockouts(Ablating, Analysis):
                 f"Attention to one category is shown to carry most of what a head does to the "
                 f"margin {PLACES[split]} for {n} of {count(m, 'head')} with an effect."
             )
-            for _, row in core.iterrows():
-                yield (
-                    f"Hiding {_keys(row)} from the whole core has {_share(row)} of the effect of "
-                    f"ablating it {PLACES[split]}, the most of any category."
-                )
+            yield from (
+                f"Hiding {_keys(row)} from the whole core has {_share(row)} of the effect of "
+                f"ablating it {PLACES[split]}, the most of any category."
+                for _, row in core.iterrows()
+            )
 
 
 def _shown(run: report.RunFolder) -> pd.DataFrame | None:

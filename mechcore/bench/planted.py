@@ -53,13 +53,10 @@ class Planted:
         """What is true of the transformer without noise, with interactions in domain."""
         parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
-        interactions = {ComponentSet((a, b)): self.oracle.interaction("id", a, b) for a, b in pairs}
-        return Truth(
-            frozenset(parts),
-            {pair: size for pair, size in interactions.items() if size},
-            self._smallest(parts),
-            self._generalising(parts),
-        )
+        sizes = {ComponentSet((a, b)): self.oracle.interaction("id", a, b) for a, b in pairs}
+        interactions = {pair: size for pair, size in sizes.items() if size}
+        given = (self._smallest(parts), self._generalising(parts))
+        return Truth(frozenset(parts), interactions, *given)
 
     def _smallest(self, parts: list[Component]) -> frozenset[Component] | None:
         """The smallest subnetwork that is faithful in domain, if there is one alone."""

@@ -133,9 +133,8 @@ class Oracle:
 
     def interaction(self, domain: Domain, a: Component, b: Component) -> float:
         """Change of both less the changes of each, in nats; 0 where that is under a thousandth."""
-        interaction = (
-            self.change(domain, [a, b]) - self.change(domain, [a]) - self.change(domain, [b])
-        )
+        joint, *alone = (self.change(domain, parts) for parts in ([a, b], [a], [b]))
+        interaction = joint - alone[0] - alone[1]
         return interaction if abs(interaction) > _LEAST else 0.0
 
 

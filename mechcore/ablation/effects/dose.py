@@ -87,9 +87,8 @@ def dose_table(
     masks = Mask.stack([Mask(1 - dose * (1 - v)) for v in without for dose in DOSES])
     answers = evaluate(model, data, mask=masks, means=means, in_domain=split == "id", **options)
     full = direct.full.margin
-    changes = (
-        np.stack([of_mask.margin for of_mask in answers]).reshape(-1, len(DOSES), len(full)) - full
-    )
+    margins = np.stack([of_mask.margin for of_mask in answers])
+    changes = margins.reshape(-1, len(DOSES), len(full)) - full
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     rows = []
     for component, cut, by_dose in zip(chosen, cuts, changes, strict=True):

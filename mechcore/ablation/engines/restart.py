@@ -250,14 +250,9 @@ class RestartEngine(SharingEngine):
         return evaluations(self.job.model, tree)
 
     def _new_runner(self, exact: bool = False) -> RestartRunner:
-        return RestartRunner(
-            self.model_layers,
-            self.job.shape,
-            self._fills(),
-            self.max_tokens,
-            everywhere=bool(self.everywhere),
-            stepwise=exact,  # the check is to restart from every layer
-        )
+        given = (self.model_layers, self.job.shape, self._fills(), self.max_tokens)
+        # The check is to restart from every layer.
+        return RestartRunner(*given, everywhere=bool(self.everywhere), stepwise=exact)
 
     def _answers(self, runner: RestartRunner, x: Tensor) -> Tensor:
         return self.job.readout.taken(x, runner.read_inputs)
