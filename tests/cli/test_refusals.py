@@ -128,7 +128,7 @@ def test_bad_options(refused: Refused, options: str, message: str) -> None:
             "the set '+' contains no component; example: L1.H0+L2.MLP",
         ),
         ("ablation {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),
-        ("ablation {own} --subsets", "name 2 to 10 (--components), or leave subsets out"),
+        ("ablation {own} --subsets", "0 components named; expected 2 to 10 for all subsets"),
         (
             "ablation {own} --components heads --subsets",
             f"{len(EMBEDDED.heads)} components named; expected 2 to 10 for all subsets",
