@@ -7,8 +7,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from mechcore.settings import Entry, entries
-from mechcore.study.kinds import STUDIES
-from mechcore.study.template import in_yaml
+from mechcore.study.kinds import STUDIES, in_yaml
 
 PLACE = "*Pages built by `mkdocs serve` list the settings here.*"
 

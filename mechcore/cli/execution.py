@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
@@ -15,7 +15,7 @@ from mechcore.settings import setting
 
 if TYPE_CHECKING:
     from mechcore.study.executors import Executor
-    from mechcore.study.run import Prepared
+    from mechcore.study.step import Job
 
 ResourceOptions: TypeAlias = Annotated[Given[Resources], From(Resources)]
 
@@ -105,12 +105,14 @@ class RunOptions:
             check_device(resources.place)
         folder = self.out or Path(out)
         from mechcore.study.run import prepare, run_study
+        from mechcore.study.step import in_order
 
         how: dict[str, Any] = {"kind": kind, "store": self.store}
         if self.dry_run:
-            _show_jobs(prepare(settings, folder, **how, device=resources.place))
+            study, _, pending = prepare(settings, folder, **how, device=resources.place)
+            _show_jobs(len(in_order(study.jobs())), pending)
             return
-        executor, unlogged = self._executor(resources, workers), ""
+        executor = self._executor(resources, workers)
         with progress.shown():
             reports = run_study(settings, folder, **how, executor=executor, origins=origins)
         for report in reports:
@@ -118,15 +120,8 @@ class RunOptions:
                 print(f"{report.parent.name}:")
             show(report.parent)
             print(f"report: {report}")
-            try:
-                self._log(report.parent)
-            except MechcoreError as error:
-                unlogged = str(error)
-        if unlogged:
-            raise MechcoreError(
-                f"the run is done, but not logged: {unlogged}; rerun the same command to log it "
-                "without repeating any work"
-            )
+        for report in reports if self.wandb is not None else ():
+            self._log(report.parent, self.wandb)
 
     def _executor(self, resources: Resources, workers: int) -> Executor:
         from mechcore.study.executors import Local
@@ -138,20 +133,24 @@ class RunOptions:
         workers = workers if self.workers is None else self.workers
         return Local(workers, resources.cpus, resources.place)
 
-    def _log(self, run: Path) -> None:
-        if self.wandb is not None:
-            from mechcore.study.tracking import log_run
+    def _log(self, run: Path, project: str) -> None:
+        from mechcore.study.tracking import log_run
 
-            place = log_run(run, project=self.wandb, mode=self.wandb_mode or "offline")
-            print(f"Weights & Biases: {place}")
+        try:
+            place = log_run(run, project=project, mode=self.wandb_mode or "offline")
+        except MechcoreError as error:
+            raise MechcoreError(
+                f"the run is done, but not logged: {error}; rerun the same command to log it "
+                "without repeating any work"
+            ) from error
+        print(f"Weights & Biases: {place}")
 
 
-def _show_jobs(prepared: Prepared) -> None:
+def _show_jobs(n: int, pending: Sequence[Job]) -> None:
     import pandas as pd
 
     from mechcore.cli.shared import show
 
-    n, pending = len(prepared.jobs), prepared.pending
     if not pending:
         print(f"all {n} jobs are done; a run would only write the results")
         return

@@ -99,7 +99,7 @@ def do_study(
             f"--device {study.resources.device} and device_map {study.model.device_map} exclude "
             "each other, since a map names its devices; leave one of them out"
         )
-    from mechcore.study.kinds import DEFAULT
+    from mechcore.report.kinds import DEFAULT
 
     origin = origins(*stages, (COMMAND_LINE, study))
     how.do(DEFAULT, study, study.resources, out=out, origins=origin, show=show)
@@ -119,7 +119,7 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
     if where is None:
         return StudyConfig(), None
     folder = where if where.is_dir() else None
-    study = read_study(where)[1] if folder is None else opened(folder).settings
+    study = read_study(where)[1] if folder is None else opened(folder)[1]
     if not isinstance(study, StudyConfig) or (folder and study.variants):
         raise InputError(
             f"{where}: found a study of another kind, or of several models; expected the folder or "
@@ -204,7 +204,8 @@ def run(
 
     Rerun to resume: finished work is kept, and only what depends on a change is redone.
     """
-    from mechcore.study.kinds import DEFAULT, STUDIES, read_study
+    from mechcore.report.kinds import DEFAULT
+    from mechcore.study.kinds import STUDIES, read_study
 
     how.check()
     if config is None and "model.source" not in given.values:
@@ -251,7 +252,7 @@ def init(
 ) -> None:
     """Write a study's settings, with defaults and descriptions, to a file to edit."""
     from mechcore.files import write_text
-    from mechcore.study.template import template
+    from mechcore.study.kinds import template
 
     text = template(file, kind)
     must_not_exist(file, file=True)
@@ -294,7 +295,7 @@ def clean(
     """Remove results that no study uses any more, and leftovers of killed runs, from the store."""
     from mechcore.study.run import opened
 
-    store = opened(folder).store
+    _, _, store = opened(folder)
     keys, leftovers, size = store.removable()
     if not dry_run:
         keys = [key for key in keys if store.remove(key)]  # except those in use elsewhere

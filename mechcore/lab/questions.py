@@ -32,7 +32,7 @@ from mechcore.models.encoded import encode_for
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
 from mechcore.report.run_folder import RunFolder
-from mechcore.settings import Entry, check, entries, with_values
+from mechcore.settings import Entry, entries, with_values
 from mechcore.showing import Shown
 from mechcore.steps.base import MEANS_FILE, subnetworks_in
 from mechcore.steps.bench import CheckpointInput, DataInput, bench_of
@@ -81,10 +81,8 @@ class Lab(Shown):
             owner = owners[setting]
             base: Any = changes.get(owner) or getattr(self.config.analyses, owner)
             base = base or ANALYSES[owner]()
-            changes[owner] = replace(
-                base, **{setting: written(value, entries(type(base))[setting])}
-            )
-            check(changes[owner], owner)
+            given = written(value, entries(type(base))[setting])
+            changes[owner] = replace(base, **{setting: given})
         part = self.plan(analyses=with_values(self.config.analyses, changes), only=(name,))
         self.done(part.jobs[name])
         tables = {}

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
 from mechcore.analyses.effective_size import EffectiveSize
-from mechcore.report.blocks import Finding, Section, Tile
+from mechcore.report.blocks import Finding, Section
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Schema
 
 
-def opening(run: RunFolder) -> Section | None:
-    """The section before the summary, joined from all analyses that open the page."""
+def _opening(run: RunFolder) -> Section | None:
+    """All sections of analyses that open the page, joined."""
     parts = [part for kind in _asked(run) if kind.opens for part in kind.sections(run)]
     blocks = [block for part in parts for block in part.blocks]
     files = [file for part in parts for file in part.files]
     return replace(parts[0], blocks=blocks, files=files) if parts else None
 
 
-def sections(run: RunFolder) -> Iterator[Section]:
-    """All sections between the summary and the method."""
-    return (part for kind in _asked(run) if not kind.opens for part in kind.sections(run))
+def _tables() -> Iterable[Schema]:
+    kinds = (ANALYSES[name] for name in ANALYSES)
+    return {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
 
 
-def tiles(run: RunFolder) -> Iterator[Tile]:
-    """Headline numbers."""
-    return (tile for kind in _asked(run) for tile in kind.tiles(run))
-
-
-def findings(run: RunFolder) -> Iterator[Finding]:
-    """The results for the summary, without those of the opening section."""
-    for kind in (kind for kind in _asked(run) if not kind.opens):
+def _findings(run: RunFolder) -> Iterator[Finding]:
+    for kind in _after_summary(run):
         yield from (Finding(text, kind.section or kind.kind) for text in kind.headlines(run))
 
 
-def tables() -> Iterator[Schema]:
-    """The schemas of all tables that studies write."""
-    kinds = (ANALYSES[name] for name in ANALYSES)
-    yield from {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
+def _after_summary(run: RunFolder) -> list[type[Analysis]]:
+    return [kind for kind in _asked(run) if not kind.opens]
 
 
 def _asked(run: RunFolder) -> list[type[Analysis]]:
@@ -172,10 +164,10 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=tables,
-    tiles=tiles,
-    findings=findings,
-    sections=sections,
+    tables=_tables,
+    tiles=lambda run: (tile for kind in _asked(run) for tile in kind.tiles(run)),
+    findings=_findings,
+    sections=lambda run: (part for kind in _after_summary(run) for part in kind.sections(run)),
     words=Words(_INTERVALS, _TERMS, _CREDIT),
-    opening=opening,
+    opening=_opening,
 )

@@ -10,9 +10,9 @@ import pandas as pd
 from mechcore.ablation.effects.changes import ABLATION, CONTROL_COLUMNS, CONTROLLED, METRIC, SET
 from mechcore.ablation.joint.exact import DIVIDENDS, INTERACTIONS, SHAPLEY, directions
 from mechcore.evaluation.p_values import FEW_CONTROLS
+from mechcore.report.ablation_figures import saturated
 from mechcore.report.blocks import Paragraph, Shown, Table, table_of
 from mechcore.report.groups import PLACED, placed
-from mechcore.report.interaction_figures import saturated
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
 from mechcore.wording import ALL, SIGNIFICANT, effect, with_interval

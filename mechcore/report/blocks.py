@@ -92,7 +92,7 @@ def table_of(
             column = schema[shown] if isinstance(shown, str) else shown
             if column.optional and column.name not in frame:
                 continue
-            words |= {len(header)} if column.is_words else set()
+            words |= {len(header)} if column.kind in ("text", "flag") else set()
             title, texts = column.heading, column.texts(frame)
         header.append(title)
         cells.append(texts)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from mechcore.tables import Column
-from mechcore.wording import DASH, NOT_AVAILABLE, number, whole
+from mechcore.wording import DASH, number, span, whole
 
 SEEDS = Column("seeds", "whole", "seeds that a mean is over")
 
@@ -68,11 +68,7 @@ def means_over_seeds(
 
 def whole_range(values: pd.Series) -> str:
     """The smallest and largest of some whole numbers, or a single number if they are equal."""
-    finite = values.dropna()
-    if len(finite) == 0:
-        return NOT_AVAILABLE
-    low, high = finite.min(), finite.max()
-    return whole(low) if low == high else f"{whole(low)}{DASH}{whole(high)}"
+    return span(values.dropna(), whole, DASH)
 
 
 def mean_of(part: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ from analyses.shown import headlines_of
 from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.failure import Failure
-from mechcore.main_study.report import findings, sections
+from mechcore.main_study.report import REPORT
 from mechcore.report.blocks import Section
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import MINUS
@@ -129,6 +129,6 @@ def test_moved_thresholds_are_parted_by_direction_and_size(shown: Any, run: RunF
 
 def test_it_stands_first_after_what_opens_the_page(run: RunFolder) -> None:
     told = with_tables(run, failure=failure(), failure_sets=sets(**NETS))
-    assert next(iter(findings(told))).section == "failure"
-    assert next(iter(sections(told))).id == "failure"
+    assert next(iter(REPORT.findings(told))).section == "failure"
+    assert next(iter(REPORT.sections(told))).id == "failure"
     assert [*Failure.headlines(run)] == [*Failure.blocks(run)] == []

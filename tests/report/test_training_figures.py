@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from drawn import check_paper
 
-from mechcore.report.training_figures import training_curves
+from mechcore.report.subnetwork_figures import training_curves
 
 
 def history(n_subsets: int) -> pd.DataFrame:
