@@ -21,8 +21,7 @@ from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import Subnetwork, prune_settings
 from mechcore.steps.config import DataConfig
 from mechcore.study.engine import perform
-from mechcore.study.executors import Executor, Local
-from mechcore.study.ray_executor import OnRay
+from mechcore.study.executors import Executor, Local, OnRay
 from mechcore.study.run import prepare
 
 WORKERS = 2

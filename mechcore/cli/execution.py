@@ -127,7 +127,7 @@ class RunOptions:
         from mechcore.study.executors import Local
 
         if self.executor == "ray":
-            from mechcore.study.ray_executor import OnRay
+            from mechcore.study.executors import OnRay
 
             return OnRay(self.address, resources.cpus or 1, resources.gpus, resources.place)
         workers = workers if self.workers is None else self.workers

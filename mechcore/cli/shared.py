@@ -86,11 +86,3 @@ def run_table(out: Path, name: str) -> Any:
     import pandas as pd
 
     return pd.read_csv(out / "tables" / f"{name}.csv", dtype_backend="numpy_nullable")
-
-
-def show_missing(out: Path, name: str) -> None:
-    """Print the masks that a run lacks, if any, and why."""
-    if (out / "tables" / f"{name}.csv").exists():
-        for row in run_table(out, name).to_dict("records"):
-            where = f", checkpoint {row['checkpoint']}" if "checkpoint" in row else ""
-            print(f"missing: {row['subnetwork']}{where}: {row['reason']}")

@@ -21,8 +21,8 @@ from mechcore.cli.shared import (
     TEST,
     TRAIN,
     must_not_exist,
+    run_table,
     show,
-    show_missing,
     show_part,
 )
 from mechcore.errors import InputError
@@ -277,8 +277,10 @@ def status(
         show(left[columns])
     size = jobs["bytes"].sum() / 2**20
     print(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done; {size:.1f} MiB")
-    if len(left) == 0:  # before that, the table is of an earlier run
-        show_missing(folder, "missing_masks")
+    # Before that, the table is of an earlier run.
+    if len(left) == 0 and (folder / "tables" / "missing_masks.csv").exists():
+        for row in run_table(folder, "missing_masks").to_dict("records"):
+            print(f"missing: {row['subnetwork']}: {row['reason']}")
     if verify:
         problems = store.damaged()
         for problem in problems:

@@ -72,11 +72,7 @@ REPAIR_CHOICES = Schema(
         Column("loss", "number", "on held-out folds of the repair examples, with the guard"),
         Column("before", "number", "the same of the unchanged model"),
         Column(
-            "penalty_random",
-            "number",
-            "the penalty that folds of examples at random, not of whole subsets, would choose",
-            optional=True,
-            shown="exact",
+            "penalty_random", "number", "by folds of random examples", optional=True, shown="exact"
         ),
         Column("note", "text", "components removed, or trained"),
     ),

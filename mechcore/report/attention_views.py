@@ -14,7 +14,7 @@ from uuid import uuid4
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import write_text
-from mechcore.report.embedding import script_json
+from mechcore.report.blocks import script_json
 
 COLOUR = "#0b5394"
 

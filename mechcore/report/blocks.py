@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from urllib.parse import quote_from_bytes
 
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,8 +21,8 @@ from mechcore.errors import InputError
 from mechcore.files import write_bytes
 from mechcore.report.component_figures import Dot, Node
 from mechcore.report.drawing import style
-from mechcore.report.embedding import SVG, data_uri
 from mechcore.tables import Column, Schema
+from mechcore.wording import visible
 
 FIGURES_FOLDER = "figures"
 FIGURE_FORMATS = ("png", "svg", "pdf")
@@ -28,6 +31,8 @@ AS_FIGURE = ", as a figure"
 """Ends the summary line of a folded, printable copy of an interactive drawing."""
 PNG_DPI = 160
 _CSS_PIXELS = 96  # per inch
+SVG, CSV, JSON = "image/svg+xml", "text/csv;charset=utf-8", "application/json"
+_IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 @dataclass(frozen=True)
@@ -266,3 +271,32 @@ def _drawn(figure: Figure, end: str) -> bytes:
             date = {"svg": "Date", "pdf": "CreationDate"}[end]
             figure.savefig(content, format=end, metadata={date: None})
     return content.getvalue()
+
+
+def script_json(content: Any) -> str:
+    """JSON that is safe inside a script element; raises ValueError if a number is not finite."""
+    # Everything except ASCII is escaped, including line separators that would end a script line.
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    """A data URI with the content; tables, mostly digits and commas, are shorter if escaped."""
+    encoded = f";base64,{base64.b64encode(content).decode('ascii')}"
+    if kind == CSV:
+        encoded = min(encoded, f",{quote_from_bytes(content, safe=',:()+')}", key=len)
+    return f"data:{kind}{encoded}"
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file embedded in the page: its name, its size in bytes, and its content as a data URI."""
+
+    name: str
+    size: int
+    uri: str
+
+
+def download(path: Path, kind: str = CSV) -> Download:
+    """Embed a file."""
+    content = path.read_bytes()
+    return Download(visible(path.name), len(content), data_uri(content, kind))

@@ -85,7 +85,7 @@ def scatter(
         ax.plot((dot.x.value, dot.x.value), (dot.y.low, dot.y.high), **line)
         fill = dot.colour if dot.sure else "white"
         look: dict[str, Any] = {"s": 42, "facecolors": fill, "edgecolors": dot.colour, "zorder": 3}
-        ax.scatter(dot.x.value, dot.y.value, gid=spot_id(rank), **look)
+        ax.scatter(dot.x.value, dot.y.value, gid=f"spot-{rank}", **look)
     ax.axvline(0, color=GREY, lw=0.9)
     ax.axhline(0, color=GREY, lw=0.9)
     ax.grid()
@@ -141,7 +141,7 @@ def graph(
         ax.plot(*ends, gid=f"edge-{rank[edge.sender]}-{rank[edge.receiver]}", **look)
     for node in nodes:
         at = places[node.name]
-        ax.scatter(*at, s=95, color=node.colour, zorder=3, gid=spot_id(rank[node.name]))
+        ax.scatter(*at, s=95, color=node.colour, zorder=3, gid=f"spot-{rank[node.name]}")
         look = {"ha": "center", "size": 8.5, "weight": "bold", "zorder": 4}
         ax.annotate(node.name, at, (0, 8), textcoords="offset points", **look)
     ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(1, -0.06), yticks=[])
@@ -162,11 +162,6 @@ def drawn_of(edges: Sequence[Edge]) -> list[Edge]:
     by_size = sorted(edges, key=lambda edge: -abs(edge.change.value))
     least = LEAST_DRAWN * abs(by_size[0].change.value) if by_size else 0.0
     return [edge for edge in by_size if abs(edge.change.value) >= least > 0]
-
-
-def spot_id(rank: int) -> str:
-    """The ``gid`` by which `mechcore.report.blocks.Drawing` identifies a component's dot."""
-    return f"spot-{rank}"
 
 
 def _mark(colour: str, text: str) -> Line2D:

@@ -26,11 +26,9 @@ def ordered(table: pd.DataFrame, **known: Iterable[str]) -> pd.DataFrame:
     return table
 
 
-def strongest(
-    table: pd.DataFrame, keys: Sequence[str], column: str, n: int, *, lowest: bool = False
-) -> pd.DataFrame:
-    """The ``n`` rows of each group with the largest, or lowest, values of a column, in order."""
-    by_size = table.sort_values(column, ascending=lowest, kind="stable")
+def strongest(table: pd.DataFrame, keys: Sequence[str], column: str, n: int) -> pd.DataFrame:
+    """The ``n`` rows of each group with the largest values of a column, in order."""
+    by_size = table.sort_values(column, ascending=False, kind="stable")
     return by_size.groupby(list(keys), sort=False).head(n)
 
 

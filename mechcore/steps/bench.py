@@ -133,7 +133,7 @@ class Workbench:
         return opened
 
     def _opened(self, job: Job) -> tuple[Inputs, dict[Any, Any]]:
-        digest, model = model_digest(job), model_input(job)
+        digest, model = _model_digest(job), model_input(job)
         # A model with answers serves all jobs.
         answers = getattr(model, "answers", True) or (digest, True) in self._models
         place = (digest, answers)
@@ -170,8 +170,7 @@ def trained_path(store: Store, job: Job) -> Path:
     return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model.checkpoint
 
 
-def model_digest(job: Job) -> str:
-    """A digest that is the same for all jobs on the same model."""
+def _model_digest(job: Job) -> str:
     training = job.needs.get(TRAINING)
     return digest_of([job.contents[MODEL], None if training is None else training.key])
 

@@ -34,7 +34,7 @@ FULL_TABLE = Schema(
         CHECKPOINT,
         _SUBSET,
         _ACCURACY,
-        Column("in_grid", "flag", "whether ``grid`` has the checkpoint", optional=True),
+        Column("in_grid", "flag", "whether ``grid`` has it", optional=True),
     ),
 )
 GRID_TABLE = Schema(

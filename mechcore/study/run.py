@@ -91,7 +91,7 @@ def run_study(
     with kept.lock(place):
         if origins is None:
             origins = dict.fromkeys(changed(STUDIES[kind].settings(), settings), "Python")
-        folders = write_results(study, out, kind, settings, kept, origins)
+        folders = _write_results(study, out, kind, settings, kept, origins)
         return [_report(out, folder) for folder in folders]
 
 
@@ -208,7 +208,7 @@ def opened(out: Path) -> tuple[str, Any, Store]:
     return kind, settings, Store(out / str(content["store"]))
 
 
-def write_results(
+def _write_results(
     study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
 ) -> list[Path]:
     """Copy a finished study's results to ``out``, remove outdated ones, return its folders."""

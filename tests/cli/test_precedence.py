@@ -14,8 +14,7 @@ from mechcore.errors import MechcoreError
 from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.settings import changed
-from mechcore.study.executors import Local
-from mechcore.study.ray_executor import OnRay
+from mechcore.study.executors import Local, OnRay
 from mechcore.study.step import plain
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.report.embedding import JSON, data_uri, download, script_json
+from mechcore.report.blocks import JSON, data_uri, download, script_json
 
 
 @given(st.recursive(st.text() | st.integers() | st.none(), st.lists))
