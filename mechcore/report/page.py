@@ -12,10 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mechcore.files import write_text
-from mechcore.report.about import NAME, panels
+from mechcore.report.about import NAME, grid_of, panels
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import JSON, Gallery, Section, Table, View, download, script_json
-from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, report_of
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 from mechcore.wording import number, plain, short_source

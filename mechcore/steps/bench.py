@@ -19,8 +19,15 @@ from mechcore.steps.inputs import (
     resolved,
     sources_of,
 )
-from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_content, digest_of
-from mechcore.study.step import Input, Job, plain
+from mechcore.study.step import (
+    Hasher,
+    Input,
+    Job,
+    architecture_code,
+    checkpoint_content,
+    digest_of,
+    plain,
+)
 from mechcore.study.store import Store
 
 MOST_MODELS = 2

@@ -15,8 +15,7 @@ from typing import Any
 
 from mechcore.errors import InputError, MechcoreError, warn
 from mechcore.files import appearing, check_can_write, write_json
-from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
-from mechcore.study.step import Job, Manifest, this_machine
+from mechcore.study.step import Job, Manifest, digest_of, hash_file, this_machine
 
 MANIFEST = "manifest.json"
 MARK = "mechcore-store.json"
@@ -25,6 +24,10 @@ PARTIAL = "partial"
 FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+_SETTLED = 2.0
+"""Seconds after a file's last change before its digest is cached: clocks may be coarse."""
 
 
 class StoreError(MechcoreError):
@@ -311,6 +314,25 @@ class Store:
                     _discard(path)
                 gone += own
         return sorted(gone)
+
+
+class RememberedHashes:
+    """`hash_file`, cached for as long as a file does not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def __call__(self, path: Path) -> str:
+        """SHA-256 of a file, hexadecimal."""
+        now, stat = time.time(), path.stat()
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        state = (path.resolve(), stat.st_size, *times, stat.st_ino, stat.st_dev)
+        if state in self._known:
+            return self._known[state]
+        digest = hash_file(path)
+        if now - max(times) / 1e9 > _SETTLED:
+            self._known[state] = digest
+        return digest
 
 
 def _key_of(path: Path) -> str:

@@ -9,9 +9,8 @@ import pytest
 
 from mechcore.evaluation.recalibration import CANNOT_TELL
 from mechcore.main_study.report import REPORT
-from mechcore.report.about import components_of
+from mechcore.report.about import components_of, grid_of
 from mechcore.report.blocks import Paragraph
-from mechcore.report.grid import grid_of
 from mechcore.report.groups import one_label_notes, population_note
 from mechcore.report.run_folder import RunFolder, read_run
 

@@ -25,9 +25,8 @@ from mechcore.report import (
     figures,
     subnetwork_figures,
 )
-from mechcore.report.about import panels
+from mechcore.report.about import grid_of, panels
 from mechcore.report.attention_views import library_script
-from mechcore.report.grid import grid_of
 from mechcore.report.kinds import report_of, schemas_of
 from mechcore.report.page import Explainer, environment, method_tables
 from mechcore.report.run_folder import read_run
