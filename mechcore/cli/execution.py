@@ -120,8 +120,9 @@ class RunOptions:
                 print(f"{report.parent.name}:")
             show(report.parent)
             print(f"report: {report}")
-        for report in reports if self.wandb is not None else ():
-            self._log(report.parent, self.wandb)
+        if self.wandb is not None:
+            for report in reports:
+                self._log(report.parent, self.wandb)
 
     def _executor(self, resources: Resources, workers: int) -> Executor:
         from mechcore.study.executors import Local
