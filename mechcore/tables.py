@@ -228,11 +228,7 @@ class Schema:
                 raise InputError(f"table {self.name}: column {name}: {error}") from error
 
     def read(self, path: Path) -> pd.DataFrame:
-        """Read such a table, where empty cells are missing numbers, or empty texts.
-
-        Raises:
-            InputError: a column is missing or has values of another type, or rows are too long.
-        """
+        """Read such a table; empty cells are missing numbers, or empty texts. Or `InputError`."""
         import pandas as pd
 
         try:

@@ -91,13 +91,7 @@ class RunOptions:
         workers: int = 1,
         show: Callable[[Path], None] = lambda folder: None,
     ) -> None:
-        """Run a study, or list its jobs, and print the main results with ``show``.
-
-        Raises:
-            InputError: an input is invalid.
-            StudyError: jobs failed.
-            MechcoreError: the study is done, but logging to Weights & Biases failed.
-        """
+        """Run a study, or list its jobs, and print the main results with ``show``."""
         self.check()
         if self.executor == "in-process" or self.dry_run:  # a cluster has its own devices
             from mechcore.models.devices import check_device

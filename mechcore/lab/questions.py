@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lab(Shown):
-    """A model and its data, with a method for each analysis; made by `open`.
-
-    All answers refer to the files as they were at the first question.
-    """
+    """A model and its data, made by `open`; answers refer to its files at the first question."""
 
     config: StudyConfig
     store: Store
@@ -67,11 +64,7 @@ class Lab(Shown):
         return f"{name}, results in {self.store.path}"
 
     def ask(self, name: str, **settings: Any) -> Answer:
-        """Answer a question, with settings of its analysis or of those it needs.
-
-        Raises:
-            InputError: there is no such analysis or setting, or a value is invalid.
-        """
+        """Answer a question, with settings of its analysis or of those it needs; or `InputError`."""
         kind, owners = ANALYSES[name], _owners(name)
         if unknown := settings.keys() - owners.keys():
             expected = f"expected {', '.join(owners)}" if owners else "it has none"
@@ -130,9 +123,7 @@ class Lab(Shown):
     ) -> list[Subnetwork]:
         """Trained subnetworks for shares to prune and seeds; by default those of the settings.
 
-        Raises:
-            InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
-            MechcoreError: no mask reached its target.
+        Raises `InputError` if they are invalid, `MechcoreError` if no mask reached its target.
         """
         shares, numbers = as_runs(
             self.config.target_sparsities if target_sparsities is None else target_sparsities,

@@ -241,10 +241,7 @@ def gates_table(runs: Sequence[Outcome], components: Sequence[Any], index: Any) 
 
 
 def recommended(table: pd.DataFrame) -> str:
-    """The cheapest rung shown to gain on repaired kinds and not shown to lose in domain, or "".
-
-    ``table`` is a `repair_table` of one number of repair examples.
-    """
+    """The cheapest rung shown to gain on repaired kinds and not shown to lose in domain, or ""."""
     whole = table[table["label"] == ALL].set_index(["place", "rung"])["shown"]
     for rung in table["rung"].unique():
         if rung != "none" and rung not in _COMPARED:

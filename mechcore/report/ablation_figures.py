@@ -33,10 +33,7 @@ _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on ma
 
 @drawing.styled
 def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
-    """Change without each single component: layer x head, one panel per data set.
-
-    Sets with custom names are omitted; ``metric`` is ``"accuracy"`` or ``"margin"``.
-    """
+    """Change without each single component: layer x head, one panel per data set."""
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     singles = singles[singles["subset"] == subset]
     components = [Component(name) for name in singles["set"]]
@@ -58,21 +55,14 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
 def pair_interactions(
     interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
 ) -> Figure:
-    """Interaction of every pair of components, one panel per data set.
-
-    Other sets, or those with custom names, are omitted; of very many components, only those in the
-    largest interactions are drawn.
-    """
+    """Interaction of every pair, or of components in the largest ones; a panel per data set."""
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     return _pair_grids(_by_data(pairs[pairs["subset"] == subset]), metric)
 
 
 @drawing.styled
 def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
-    """Interaction of every raced pair on the margin, one panel per title.
-
-    The colour scale saturates at the largest one per cent.
-    """
+    """Interaction of every raced pair on the margin; the largest one per cent saturate."""
     parts = {
         title: by_components(race, 2).rename(columns={"effect": "interaction"})
         for title, race in races.items()

@@ -119,13 +119,10 @@ def attention_view(
     *,
     titles: Sequence[str] | None = None,
 ) -> AttentionView:
-    """Draw the attention of heads on an example with circuitsvis.
+    """Draw the attention of heads on an example with circuitsvis, heads of encoders without a mask.
 
-    Tokens of the first and second text carry a small 1 and 2; heads of encoders are drawn without
-    the causal mask. By default, titles are the head and its category.
-
-    Raises:
-        InputError: there is no head, or their tokens differ.
+    Tokens of the first and second text carry a small 1 and 2; titles are by default the head and
+    its category. An `InputError` says that there is no head, or that tokens differ.
     """
     names = titles or [f"{e.component} {e.category}".strip() for e in examples]
     return AttentionView(list(examples), list(names))

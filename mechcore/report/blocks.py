@@ -46,11 +46,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text; the first cell of a row is its header.
-
-    ``text_columns`` hold words, all others numbers. A ``folded`` table is collapsed until the
-    reader opens it.
-    """
+    """A table as text; the first cell of a row is its header; a ``folded`` one opens on request."""
 
     caption: str
     header: Sequence[str]
@@ -61,10 +57,7 @@ class Table:
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """In a table of `means_over_seeds`, the range of a column and how many seeds have a value.
-
-    The count is omitted if all seeds have a value, or none.
-    """
+    """In a table of `means_over_seeds`, the range of a column; with a count if some lack it."""
 
     name: str
 
@@ -209,11 +202,7 @@ def not_run(section_id: str, title: str, what: str) -> Section:
 
 
 class Gallery:
-    """Saves figures to the run's folder in `FIGURE_FORMATS` and returns them as blocks.
-
-    Raises:
-        InputError: a format is unknown.
-    """
+    """Saves figures to the run's folder and returns them as blocks; or `InputError`."""
 
     def __init__(self, run: Path, formats: Sequence[str] = ("svg", "png")) -> None:
         for name in formats:

@@ -37,10 +37,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Dot:
-    """A component on two axes; hollow dots are not ``sure``.
-
-    Names of ``labelled`` dots are written beside them if there is room.
-    """
+    """A component on two axes; hollow if not ``sure``, named if ``labelled`` and there is room."""
 
     name: str
     words: str

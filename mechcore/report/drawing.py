@@ -296,10 +296,7 @@ def draw_grid(
     texts: Sequence[str],
     outlined: Mapping[str, str],
 ) -> None:
-    """Fill the cell of every row of ``frame``; small ones have no text. Layer 0 is on top.
-
-    ``outlined`` are colours of outlines by component.
-    """
+    """Fill the cell of every row of ``frame``; ``outlined`` are outlines by component."""
     places = [shape.column(head) for head in frame["head"]]
     squares = [
         Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(places, frame["layer"], strict=True)

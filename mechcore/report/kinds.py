@@ -71,9 +71,5 @@ def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:
 
 
 def report_of(config: Mapping[str, Any]) -> StudyReport:
-    """The report for a run with this ``config.json``.
-
-    Raises:
-        InputError: no installed package provides this kind of study.
-    """
+    """The report for a run with this ``config.json``; raises `InputError` for an unknown kind."""
     return REPORTS[str(config.get("kind") or DEFAULT)]

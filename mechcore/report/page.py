@@ -33,10 +33,8 @@ _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
 def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) -> Path:
     """Make ``report.html``, which needs no other file, and ``figures/`` from a run's tables.
 
-    ``figures`` are formats to save figures in, among ``png``, ``svg`` and ``pdf``.
-
-    Raises:
-        InputError: ``config.json`` is missing, a file is malformed, or a figure format is unknown.
+    ``figures`` are formats among ``png``, ``svg`` and ``pdf``. An `InputError` says that a format
+    is unknown, ``config.json`` is missing, or a file is malformed.
     """
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)

@@ -52,10 +52,7 @@ def seeds_in(table: pd.DataFrame) -> list[float]:
 def means_over_seeds(
     table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]
 ) -> pd.DataFrame:
-    """Means over seeds, how many ``seeds`` there are, and of every value ``_least`` and ``_most``.
-
-    ``_seeds`` is the number of seeds that have a value.
-    """
+    """Means over seeds, number of ``seeds``, and ``_least``, ``_most``, ``_seeds`` of values."""
     grouped = table.groupby(list(keys), sort=False, dropna=False)
     of_values = grouped[list(values)]
     parts = [of_values.mean(), of_values.min().add_suffix("_least")]

@@ -100,11 +100,7 @@ def _texts(examples: Examples) -> set[tuple[str, str]]:
 
 
 def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu") -> Inputs:
-    """Load a model and its tokenizer, without data; without ``answers``, it needs no head.
-
-    Raises:
-        InputError: the checkpoint is unusable, or options contradict each other.
-    """
+    """A model and its tokenizer, without data, and a head only for ``answers``; or `InputError`."""
     check_device(device)
     config = resolved(model)
     assert config.source is not None
@@ -224,11 +220,7 @@ def embedded_draw(split: str, data: DataConfig) -> dict[str, int]:
 def read_split(
     split: str, model: ModelConfig, data: DataConfig, *, labelled: bool = False
 ) -> tuple[Examples, int]:
-    """The examples to use, test data with labels, and how many were available to draw from.
-
-    Raises:
-        InputError: they cannot be read, or no requested example is left.
-    """
+    """The examples to use, test data with labels, and how many were available; or `InputError`."""
     if model.source is None:
         draw = embedded_draw(split, data)
         examples = tiny_world.generate(split, draw["size"], draw["seed"])  # type: ignore[arg-type]

@@ -232,11 +232,7 @@ def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
 
 
 def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
-    """The tables ``core``, ``head_frequency`` and ``head_overlap`` of several subnetworks.
-
-    Raises:
-        MismatchError: the subnetworks belong to different models.
-    """
+    """Tables ``core``, ``head_frequency``, ``head_overlap``; `MismatchError` for several models."""
     names, masks = [pruned.name for pruned in subnetworks], [pruned.mask for pruned in subnetworks]
     targets = [pruned.target_sparsity for pruned in subnetworks]
     frequency = head_frequency(masks, targets)

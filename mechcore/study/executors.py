@@ -181,13 +181,9 @@ def threads(count: int | None) -> Iterator[None]:
 class OnRay:
     """A Ray cluster; without ``address``, a new one on this machine.
 
-    Attributes:
-        cpus: cores per job.
-        gpus: GPUs per job, possibly a fraction; by default one for jobs on ``"cuda"``. A job sees
-            no other GPUs.
-
-    Raises:
-        InputError: Ray is not installed, or the device is one of several GPUs.
+    ``cpus`` and ``gpus``, possibly a fraction, are those of one job, which sees no others; by
+    default a job on ``"cuda"`` has one GPU. An `InputError` says that Ray is missing, or that
+    ``device`` is one of several GPUs.
     """
 
     address: str | None = None

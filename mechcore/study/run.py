@@ -67,14 +67,9 @@ def run_study(
     """Run the remaining jobs of a study, and write its results and reports, whose paths it returns.
 
     Everything is checked before anything is written. Each of several variants gets a subfolder.
-    ``kind`` is a name in `mechcore.study.kinds.STUDIES`; ``store``, by default in ``out``, can be
-    shared; jobs run in this process unless ``executor`` says otherwise; ``origins`` of settings
-    that are not defaults, by dotted name, are Python unless given.
-
-    Raises:
-        InputError: the settings, a file or a folder is invalid.
-        StudyError: jobs failed; all jobs that do not need them are done.
-        StoreError: the disk is full.
+    ``store``, by default in ``out``, can be shared; jobs run in this process unless ``executor``
+    says otherwise; ``origins`` of settings that are not defaults are Python unless given.
+    Raises `InputError` before any work, `StudyError` if jobs failed, `StoreError` on a full disk.
     """
     out = Path(out)
     executor = executor or STUDIES[kind].executor(settings)
