@@ -80,10 +80,7 @@ class Choice:
 
 @dataclass(eq=False)
 class Fit:
-    """A fitted rung: weights for the model's own, what was chosen, and the numbers behind them.
-
-    ``body`` is the rung whose weights below the last layer they have; "" for the model's own.
-    """
+    """A fitted rung; ``body`` names that whose weights below the last layer it has, if any."""
 
     weights: Weights
     choice: Choice

@@ -217,8 +217,7 @@ class Ladder:
     def transfer(self, n: int) -> Float[np.ndarray, "repaired tested"]:
         """Change of accuracy on each subset where the last layer is fitted to one subset alone.
 
-        Of a subset with some of the labels only, examples of the others are drawn from all subsets.
-        Missing on the diagonal where no example is left.
+        Lacking labels are drawn from all subsets; the diagonal is missing where no example is left.
         """
         outside, states = self.outside, self.own_states(self.outside.data)
         names, label = np.unique(outside.subset), outside.label

@@ -108,11 +108,7 @@ def repair_table(
     *,
     least: float = 0.01,
 ) -> pd.DataFrame:
-    """Accuracies and gains of all rungs, the columns of `REPAIR`.
-
-    ``labels`` are names of every example's label, ``"ood"`` and ``"id"``; ``least`` is the least
-    gain of interest, a share.
-    """
+    """Accuracies and gains of all rungs, the columns of `REPAIR`, by names of labels and split."""
     tables = []
     for n in dict.fromkeys(outcome.run.n_examples for outcome in runs):
         some = [outcome for outcome in runs if outcome.run.n_examples == n]

@@ -162,10 +162,7 @@ def graph_of(
     readers: Sequence[str],
     senders: tuple[Sequence[str], str],
 ) -> Drawing:
-    """A graph of paths from senders (names, collective name) to readers, and to the answer.
-
-    ``blind`` are the rows of ``core_dependence`` for the metric.
-    """
+    """Paths from senders (names, collective name) to ``blind`` readers, and to the answer."""
     sending, who = senders
     core = who == "the core"
     one = "in the core" if core else "a sender"

@@ -60,10 +60,7 @@ class _Shown:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionView:
-    """Attention of some heads on one example; the reader chooses one to enlarge.
-
-    Shows in a notebook; `html` is for embedding in a page that has `library_script` once.
-    """
+    """Attention of some heads on one example, for a notebook or, by `html`, for a page."""
 
     examples: Sequence[AttentionExample]
     titles: Sequence[str]

@@ -74,10 +74,7 @@ def table_of(
     *,
     folded: bool = False,
 ) -> Table:
-    """A table with headers, alignment and number formats from its schema.
-
-    ``columns`` are shown in order; optional columns that the rows lack are omitted.
-    """
+    """A table as its schema describes ``columns``, without optional ones that the rows lack."""
     header: list[str] = []
     cells: list[Sequence[str]] = []
     words: set[int] = set()

@@ -189,10 +189,7 @@ def dots_of(
     scale: float = 1.0,
     **options: Any,
 ) -> Dots:
-    """The series of a frame with the column ``row``, its label, colour and marker.
-
-    ``columns`` name the values and the ends of their intervals, all multiplied by ``scale``.
-    """
+    """The series of a frame with ``row``; ``columns`` are values and interval ends, by ``scale``."""
     value, low, high = (scale * frame[name] for name in columns)
     lines = intervals(frame["row"], low, high)
     return Dots(*look, frame["row"].to_numpy(), value.to_numpy(), lines, **options)

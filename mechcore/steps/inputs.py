@@ -45,10 +45,7 @@ class Inputs:
     available: dict[str, int]
 
     def add(self, split: str, added: Examples | EncodedExamples, available: int) -> None:
-        """Add the examples of a split, drawn from ``available``, and check their labels.
-
-        Warns if one split has pairs and another single texts, or if splits share texts.
-        """
+        """Add the examples of a split; warns if splits differ in form or share texts."""
         encoded = self.encode(added) if isinstance(added, Examples) else added
         examples = encoded.examples
         texts = _texts(examples)

@@ -122,11 +122,7 @@ def accuracies_by_checkpoint(
     groups: Mapping[str, Sequence[str]],
     subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
-    """The tables ``full`` and ``grid`` of `effective_size`, and its groups of subsets.
-
-    With tables ``subnetworks``, the grid also has the shares that masks keep. A group with a
-    subset that has no example is omitted, with a warning.
-    """
+    """The tables ``full`` and ``grid`` of `effective_size`, and its groups if they have examples."""
     parts = []
     for name, table in tables.items():
         subsets = proper_subsets(table)

@@ -117,10 +117,7 @@ def status_table(jobs: Any) -> Any:
 
 
 def job_table(folder: str | Path) -> tuple[Any, Store]:
-    """The jobs of the study in a folder, as settings, inputs and code are now, and its store.
-
-    Their state is ``done``, ``begun`` or ``to do``; why is what changed since they were done.
-    """
+    """The jobs of the study in a folder, ``done``, ``begun`` or ``to do``, and its store."""
     import pandas as pd
 
     folder, rows = Path(folder), []

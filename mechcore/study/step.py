@@ -163,10 +163,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of an artefact, with SHA-256 of its files, and bytes of all of them.
-
-    ``seconds`` are those of the work; after an interruption, of its last part.
-    """
+    """The description of an artefact: SHA-256 of files, bytes of all, seconds of its last part."""
 
     key: str
     kind: str

@@ -220,10 +220,7 @@ class Store:
         return self.path / PARTIAL / key
 
     def remember(self, out: Path, jobs: Iterable[Job]) -> str:
-        """Record the results that the study in ``out`` references; return its lock's name.
-
-        The last results of jobs that are not done stay recorded, to tell what has changed.
-        """
+        """Record the results that the study in ``out`` references; return its lock's name."""
         place = self._place(out)
         name = digest_of(place)
         with self.lock(name), self.writing("the list of studies"):
