@@ -189,7 +189,7 @@ def dots_of(
     scale: float = 1.0,
     **options: Any,
 ) -> Dots:
-    """The series of a frame with ``row``; ``columns`` are values and interval ends, by ``scale``."""
+    """The series of a frame with ``row``; scaled ``columns`` are values and interval ends."""
     value, low, high = (scale * frame[name] for name in columns)
     lines = intervals(frame["row"], low, high)
     return Dots(*look, frame["row"].to_numpy(), value.to_numpy(), lines, **options)

@@ -122,7 +122,7 @@ def accuracies_by_checkpoint(
     groups: Mapping[str, Sequence[str]],
     subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
-    """The tables ``full`` and ``grid`` of `effective_size`, and its groups if they have examples."""
+    """The tables ``full`` and ``grid`` of `effective_size`, and its groups with examples."""
     parts = []
     for name, table in tables.items():
         subsets = proper_subsets(table)
