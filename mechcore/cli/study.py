@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import typer
 
 from mechcore.analyses import ANALYSES
-from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
-from mechcore.cli.options import From, Given, grouped, split
-from mechcore.cli.shared import (
+from mechcore.cli.execution import (
     BASE,
+    COMMAND_LINE,
     MODEL,
     PRUNING,
     TASK,
     TEST,
     TRAIN,
+    ResourceOptions,
+    RunOptions,
     must_not_exist,
     run_table,
     show,
     show_part,
 )
+from mechcore.cli.options import From, Given, grouped, split
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.settings import entries, origins, setting, with_values

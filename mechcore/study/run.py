@@ -40,14 +40,9 @@ def prepare(
 ) -> tuple[Study, Store, list[Job]]:
     """Check everything; return the study, its store and its pending jobs; nothing is written."""
     out = Path(out)
-    if kind in STUDIES and kind not in REPORTS:
-        raise InputError(
-            f"kind of study {kind!r}: no report is registered; the package that "
-            f"provides the kind must also provide its report, as an entry point of {REPORTS.group}"
-        )
+    known, _ = STUDIES[kind], REPORTS[kind]  # a kind lacks its report if its package has none
     check_out(out, kind)
     kept = Store(out / STORE if store is None else store)
-    known = STUDIES[kind]
     study = known.plan(known.located(settings, Path.cwd()), kept)
     check_folders(out, study.folders)
     pending = [job for job in in_order(study.jobs()) if not kept.has(job.key)]
