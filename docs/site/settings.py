@@ -74,6 +74,6 @@ def _meaning(entry: Entry) -> str:
     example = f" Such as `{entry.setting.example}`." if entry.setting.example else ""
     numbers = [kind for kind in entry.choices if kind in (int, float)]
     limits = ""
-    if numbers and entry.setting.limited:
+    if numbers and entry.setting.range(numbers[0]):
         limits = f" Expected {entry.setting.range(numbers[0])}."
     return (entry.setting.help + limits + example).replace("|", "\\|")
