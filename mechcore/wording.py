@@ -14,13 +14,11 @@ DASH = "\u2013"
 NOT_AVAILABLE = "n/a"
 SPLITS = {"train": "training", "id": "in-domain", "ood": "out-of-domain"}
 PLACES = {"id": "in domain", "ood": "out of domain"}
-"""Adverbial phrases for the splits of the test data."""
 ALL = "all"
 """The subset that holds every example of a data set."""
 FULL = "full"
 
 OUT_FIRST = ("ood", "id")
-"""Splits of the test data, out of domain first."""
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 
 SIGNIFICANT = 0.05

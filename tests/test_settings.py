@@ -71,7 +71,7 @@ class Outer:
         ({"seeds": (1, True)}, r"seeds is \[1, True\]"),
         ({"seeds": 1}, "seeds is 1; expected a list"),
         ({"pair": (0.0,)}, r"pair is \[0.0\]; expected 2 values"),
-        ({"pair": (0.0, -1.0)}, "each a number from 0 to 1e\\+06"),
+        ({"pair": (0.0, -1.0)}, "each a number from 0 to 1000000"),
         ({"loose": "1"}, "loose is '1'; expected a number$"),
         ({"on": 1}, "on is 1; expected True or False"),
     ],

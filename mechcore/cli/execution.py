@@ -38,7 +38,6 @@ PRUNING = ("prune", "seeds", "target_sparsities")
 """Settings of the main study with options in several commands."""
 
 MOST_SHOWN, MOST_TEXT = 15, 40
-"""Maximum rows of a table on the terminal, and characters of a text in it."""
 
 
 @dataclass(frozen=True)

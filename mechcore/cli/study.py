@@ -165,7 +165,6 @@ _OWN = (
     *("data.train", "data.id", "data.ood", "data.task", "data.folder", "data.columns"),
     "data.label_map",
 )
-"""Settings for the user's own models and data."""
 
 
 @dataclass(frozen=True)

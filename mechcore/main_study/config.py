@@ -17,10 +17,8 @@ from mechcore.steps.config import FORBID, TEST_SPLITS, DataConfig, ModelConfig, 
 from mechcore.training.settings import TrainSettings
 
 EMBEDDED = "embedded"
-"""Entry of `checkpoints` for those of the embedded encoder's own training."""
 
 TRAINED = "training"
-"""Entry of `checkpoints` for those of the study's own training."""
 
 RESERVED = (
     *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),

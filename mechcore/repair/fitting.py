@@ -17,10 +17,8 @@ from mechcore.evaluation.recalibration import folds_of
 from mechcore.repair.model import RepairableModel, Weights
 from mechcore.repair.rungs import RUNGS, Fitted, Remove, Rung
 
-FOLDS = 2
-"""Of the repair examples, to choose by."""
-CANDIDATES, MOST_REMOVED = 8, 4
-"""Components that `Remove` looks at, and that it removes at most."""
+FOLDS = 2  # of repair examples, to choose by
+CANDIDATES, MOST_REMOVED = 8, 4  # components, by `Remove`
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,7 @@ from mechcore.wording import ALL, SIGNIFICANT
 
 BASELINES = {"none": "gain", "threshold": "over_threshold", "last-layer": "over_last_layer"}
 """Rungs that others are compared with, and the columns of the differences."""
-_COMPARED = ("random-heads",)
-"""Rungs that are there for comparison, and never recommended."""
+_COMPARED = ("random-heads",)  # never recommended
 
 _RUNG = Column("rung", "text", "name of the repair")
 _SIZE = Column("n_examples", "whole", "repair examples", header="repair examples")

@@ -17,10 +17,8 @@ from mechcore.repair.model import RepairableModel, Weights
 
 Fitted: TypeAlias = dict[str, Tensor]
 
-HEADS = 4
-"""Heads that `FewHeads` trains."""
-RANK = 4
-"""Of what `LoRA` adds to each matrix."""
+HEADS = 4  # that `FewHeads` trains
+RANK = 4  # of what `LoRA` adds
 
 
 class Rung:

@@ -286,4 +286,3 @@ _KINDS = (
     ((True, True), "information and the threshold"),
 )
 _SENDER, _READER, _ANSWER = "#0072B2", "#1c2128", "#8a939d"
-"""Colours of nodes."""

@@ -44,9 +44,7 @@ from mechcore.wording import (
 )
 
 NAME = re.compile(r"(?<![\w.])L\d{1,3}\.(?:H\d{1,3}|MLP)(?!\w)")
-"""Pattern of component names in texts and tables."""
-MOST_SETS = 20
-"""Maximum number of interactions shown per component."""
+MOST_SETS = 20  # interactions shown per component
 FLIP_COLUMNS: Sequence[Shown] = (
     *(Column("text", "text"), "label", "answer", "answer_without", "margin", "margin_without"),
     *(PLACED, "subset"),
@@ -242,8 +240,7 @@ def _flips_lead(row: pd.Series, n: int) -> str:
     return f"Answers that flip without it: {listed(parts)}. {which}"
 
 
-STEPS = 5
-"""Number of colours of a scale that the legend shows."""
+STEPS = 5  # colours in a legend
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from mechcore.wording import visible
 
 FIGURES_FOLDER = "figures"
 FIGURE_FORMATS = ("png", "svg", "pdf")
-"""File formats of figures."""
 AS_FIGURE = ", as a figure"
 """Ends the summary line of a folded, printable copy of an interactive drawing."""
 PNG_DPI = 160

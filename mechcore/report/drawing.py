@@ -30,8 +30,7 @@ SPLIT_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
 SCALES = {"accuracy": 100.0, "margin": 1.0}
 """Factor from a table's change to points or nats."""
 
-MAX_WIDTH = 10.0
-"""Width of the widest figure, in inches."""
+MAX_WIDTH = 10.0  # inches
 
 _STYLE: dict[str, Any] = {
     "figure.facecolor": "white",
@@ -61,7 +60,6 @@ def style() -> Iterator[None]:
 
 
 styled = style()
-"""Run a figure function in the report's style."""
 
 
 def new_figure(width: float, height: float, *, square_cells: bool = False) -> Figure:
@@ -243,8 +241,7 @@ def draw_cells(
             ax.text(j, i, text(value), ha="center", va="center", size=size, color=shade)
 
 
-GRID_MARGIN = 0.8
-"""Width of the labels of one grid, in inches."""
+GRID_MARGIN = 0.8  # inches
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from mechcore.wording import ALL, FULL, count, listed, split_name, subsets_named
 
 PLACED = Column("place", "text", "data set with its split", header="data")
 MIXED = "mixed"
-"""The group of all subsets, in-domain and out-of-domain."""
 
 
 def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:

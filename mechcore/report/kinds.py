@@ -54,7 +54,6 @@ class StudyReport:
 
 
 NOTHING = "There are no results: no step of this run has written a table."
-"""The text of a report without findings."""
 
 DEFAULT = "heuristic-core"
 """The kind of a run whose ``config.json`` does not name one."""
@@ -62,7 +61,6 @@ DEFAULT = "heuristic-core"
 REPORTS: Registry[StudyReport] = Registry(
     "kind of study", "mechcore.reports", {DEFAULT: "mechcore.main_study.report:REPORT"}
 )
-"""Reports by kind of study."""
 
 
 def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:

@@ -37,8 +37,7 @@ _MOST_NAMED = len(_DASHES) * len(_SHADES)
 _MOST_MARKED = 40
 
 _MAX_LABELLED = 24
-_LEGEND_ROOM = 70
-"""Letters of a legend in one row."""
+_LEGEND_ROOM = 70  # letters in one row
 
 
 @drawing.styled

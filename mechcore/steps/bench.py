@@ -36,7 +36,6 @@ MOST_MODELS = 2
 CHECKPOINTS = "checkpoints"
 
 MODEL, TRAINING = "model", "training"
-"""Names under which jobs need their model, and the job that trains it."""
 
 _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
 """Settings that say what a model is or where it is stored, not how it is used."""

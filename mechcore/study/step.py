@@ -23,7 +23,6 @@ from mechcore.source_code import VERSIONED, code_digests
 from mechcore.tables import Schema, write_tables
 
 TABLES_FOLDER = "tables"
-"""Subfolder of the tables of a job, and of a study."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +47,6 @@ CHECKPOINT_FILES = (
 """Files of a model and its tokenizer; other files in the folder do not matter."""
 
 Hasher = Callable[[Path], str]
-"""SHA-256 of a file, hexadecimal."""
 
 
 class Input(Protocol):
