@@ -184,22 +184,15 @@ def _problem(kind: Any, value: Any, setting: Setting) -> str:
             holds = holds and value.strip() and all(ord(character) >= 32 for character in value)
         return "" if holds else "text" + " without control characters" * setting.place
     if origin is tuple:
-        return _tuple_problem(get_args(kind), value, setting)
+        return _list_problem(get_args(kind)[0], value, setting)
     return ""
 
 
-def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
+def _list_problem(kind: Any, value: Any, setting: Setting) -> str:
     if not isinstance(value, (tuple, list)):
         return "a list"
-    if kinds[-1] is not ...:
-        if len(value) != len(kinds):
-            return f"{len(kinds)} values"
-        kinds = kinds[:1]
-    kind = kinds[0]
-    wrong = any(_problem(kind, item, setting) for item in value)
-    if setting.distinct and (not value or len(set(value)) < len(value)):
-        wrong = True
-    if not wrong:
+    repeats = setting.distinct and (not value or len(set(value)) < len(value))
+    if not repeats and not any(_problem(kind, item, setting) for item in value):
         return ""
     if get_origin(kind) is Literal and setting.distinct:
         return f"some of {', '.join(get_args(kind))}, each once"

@@ -59,7 +59,6 @@ class Rung:
 
     def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
         """The weights that the numbers stand for, beside those of ``base``."""
-        del fitted
         return {}
 
     def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
@@ -71,7 +70,6 @@ class Rung:
 
     def note(self, fitted: Mapping[str, Tensor]) -> str:
         """What was chosen, for people."""
-        del fitted
         return ""
 
     def own(self, name: str) -> Tensor:

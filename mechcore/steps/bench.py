@@ -69,7 +69,6 @@ class TrainedInput(Input):
 
     def content(self, hash_file: Hasher) -> Any:
         """Which checkpoint it is, and how its answers are read; the training is among the needs."""
-        del hash_file
         return {"checkpoint": self.checkpoint, **_use(self.config)}
 
 
