@@ -227,6 +227,10 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
     """The settings with changed values, by dotted name; raises `InputError` if one is invalid."""
     changes: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
+    presets: Presets[S] | None = getattr(settings, "presets", None)
+    if presets is not None:
+        changes |= values
+        return presets.make(changes.pop("preset", settings), **changes)
     for name, value in values.items():
         first, dot, rest = name.partition(".")
         if dot:
@@ -240,11 +244,7 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
                 f"{name}: {next(iter(further))} is set, but {name} is left out ({name}: null); "
                 "leave out both or neither"
             )
-        presets = getattr(type(group), "presets", None)
-        if presets is None:
-            changes[name] = with_values(group, further)
-        else:
-            changes[name] = presets.make(further.pop("preset", group), **further)
+        changes[name] = with_values(group, further)
     return replace(settings, **changes) if changes else settings  # type: ignore[type-var]
 
 

@@ -69,14 +69,12 @@ class Lab(Shown):
         if unknown := settings.keys() - owners.keys():
             expected = f"expected {', '.join(owners)}" if owners else "it has none"
             raise InputError(f"{name}: no setting {min(unknown)!r}; {expected}")
-        changes: dict[str, Any] = {}
+        analyses = self.config.analyses
         for setting, value in settings.items():
-            owner = owners[setting]
-            base: Any = changes.get(owner) or getattr(self.config.analyses, owner)
-            base = base or ANALYSES[owner]()
-            given = written(value, entries(type(base))[setting])
-            changes[owner] = replace(base, **{setting: given})
-        part = self.plan(analyses=with_values(self.config.analyses, changes), only=(name,))
+            base: Any = getattr(analyses, owners[setting]) or ANALYSES[owners[setting]]()
+            changed = replace(base, **{setting: written(value, entries(type(base))[setting])})
+            analyses = with_values(analyses, {owners[setting]: changed})
+        part = self.plan(analyses=analyses, only=(name,))
         self.done(part.jobs[name])
         tables = {}
         for job in part.jobs.values():

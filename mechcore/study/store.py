@@ -51,7 +51,7 @@ class Store:
         # Listed before it is looked for, since another process may be creating it.
         listed = self.path.iterdir() if self.path.exists() else ()
         there = {path.name for path in listed if not path.name.startswith(".")}
-        if not self.exists:
+        if not (self.path / MARK).is_file():
             if there - {"objects", PARTIAL, "locks", STUDIES}:
                 raise InputError(
                     f"store {self.path}: the folder is not empty and not a store of mechcore; "
@@ -67,14 +67,9 @@ class Store:
             "--store"
         )
 
-    @property
-    def exists(self) -> bool:
-        """Whether the folder exists."""
-        return (self.path / MARK).is_file()
-
     def create(self) -> None:
         """Create the folder if necessary."""
-        if not self.exists:
+        if not (self.path / MARK).is_file():
             # Locked so that no other process takes the temporary file for a leftover.
             with self.lock(_key_of(Path(MARK))), self.writing("the store"):
                 write_json(self.path / MARK, {"format": FORMAT})
