@@ -228,7 +228,7 @@ class Schema:
                 raise InputError(f"table {self.name}: column {name}: {error}") from error
 
     def read(self, path: Path) -> pd.DataFrame:
-        """Read such a table; empty cells are missing numbers, or empty texts. Or `InputError`."""
+        """Read a table; empty cells are missing numbers or empty texts. Raises `InputError`."""
         import pandas as pd
 
         try:

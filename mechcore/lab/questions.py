@@ -64,7 +64,7 @@ class Lab(Shown):
         return f"{name}, results in {self.store.path}"
 
     def ask(self, name: str, **settings: Any) -> Answer:
-        """Answer a question, with settings of its analysis or of its needs; or `InputError`."""
+        """Answer a question, with its settings or those of its needs; raises `InputError`."""
         kind, owners = ANALYSES[name], _owners(name)
         if unknown := settings.keys() - owners.keys():
             expected = f"expected {', '.join(owners)}" if owners else "it has none"

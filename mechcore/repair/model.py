@@ -90,7 +90,7 @@ class RepairableModel:
 
     @torch.no_grad()
     def states(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example d"]:
-        """What the last layer reads, in order; or `InputError` if that does not make the logits."""
+        """What the last layer reads, in order; an `InputError` if the logits are not made of it."""
         read: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
         rows, index = list[Tensor](), list[Tensor]()
@@ -144,7 +144,7 @@ class RepairableModel:
         return masks
 
     def save(self, weights: Weights, out: Path, facts: Mapping[str, Any]) -> None:
-        """Write a checkpoint with these weights; or `InputError` if its head lacks their bias."""
+        """Write a checkpoint with these weights; an `InputError` if its head lacks their bias."""
         if self.adds_bias and weights.get(self.head_weights[1], torch.zeros(1)).any():
             raise InputError(
                 f"repair: {type(self.hf).__name__} has no bias for its classes to hold the repair; "

@@ -198,7 +198,7 @@ def not_run(section_id: str, title: str, what: str) -> Section:
 
 
 class Gallery:
-    """Saves figures to the run's folder and returns them as blocks; or `InputError`."""
+    """Saves figures as files, in known formats or with an `InputError`, and as blocks."""
 
     def __init__(self, run: Path, formats: Sequence[str] = ("svg", "png")) -> None:
         for name in formats:

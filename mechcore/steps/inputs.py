@@ -97,7 +97,7 @@ def _texts(examples: Examples) -> set[tuple[str, str]]:
 
 
 def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu") -> Inputs:
-    """A model and its tokenizer, without data, and a head only for ``answers``; or `InputError`."""
+    """Load a model, with a head for ``answers``, and its tokenizer; raises `InputError`."""
     check_device(device)
     config = resolved(model)
     assert config.source is not None
@@ -217,7 +217,7 @@ def embedded_draw(split: str, data: DataConfig) -> dict[str, int]:
 def read_split(
     split: str, model: ModelConfig, data: DataConfig, *, labelled: bool = False
 ) -> tuple[Examples, int]:
-    """The examples to use, test data with labels, and how many were available; or `InputError`."""
+    """The examples to use, labelled for tests, and how many there were; raises `InputError`."""
     if model.source is None:
         draw = embedded_draw(split, data)
         examples = tiny_world.generate(split, draw["size"], draw["seed"])  # type: ignore[arg-type]
