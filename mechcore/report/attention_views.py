@@ -84,7 +84,10 @@ class AttentionView:
         """The view without the library; ``name`` is an element id, unique in the page."""
         name = name or f"attention-{uuid4().hex[:12]}"
         place, element = f"{name}-heads", "AttentionPattern"
-        props = _properties(self.examples[0])
+        first = self.examples[0]
+        props: dict[str, Any] = {"attention": first.pattern, "tokens": marked_tokens(first)}
+        props |= {"maskUpperTri": first.causal, "minValue": 0, "maxValue": 1}
+        props["positiveColor"] = COLOUR
         if len(self.examples) > 1:
             element = "AttentionHeads"
             props["attention"] = [example.pattern for example in self.examples]
@@ -123,17 +126,6 @@ def attention_view(
     """
     names = titles or [f"{e.component} {e.category}".strip() for e in examples]
     return AttentionView(list(examples), list(names))
-
-
-def _properties(example: AttentionExample) -> dict[str, Any]:
-    return {
-        "attention": example.pattern,
-        "tokens": marked_tokens(example),
-        "maskUpperTri": example.causal,
-        "minValue": 0,
-        "maxValue": 1,
-        "positiveColor": COLOUR,
-    }
 
 
 def marked_tokens(example: AttentionExample) -> list[str]:
