@@ -72,6 +72,11 @@ def span(values: Iterable[float], show: Callable[[float], str] = number, to: str
     return low if low == high else low.removesuffix(f"{SPACE}%") + to + high
 
 
+def percent_range(shares: Iterable[float]) -> str:
+    """The smallest and largest of some shares, or the one value when they look the same."""
+    return span(shares, percent, DASH)
+
+
 def effect(value: float, metric: str, *, unit: bool = True) -> str:
     """A signed difference: accuracy in percentage points, margin in nats."""
     digits, scale, name = _unit(metric)

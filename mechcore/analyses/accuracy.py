@@ -19,7 +19,7 @@ from mechcore.wording import (
     listed,
     number,
     percent,
-    span,
+    percent_range,
     sparsity,
     split_name,
     whole,
@@ -240,7 +240,7 @@ def _subnetwork_sentences(run: report.RunFolder) -> Iterator[str]:
         parts = []
         for split, data in report.groups.data_sets(part):
             rows = report.groups.of_data(part, split, data)
-            shares = span(rows["accuracy"], percent, DASH)
+            shares = percent_range(rows["accuracy"])
             parts.append(f"{shares} {split_name(split)} ({data}{_apart(rows)})")
         seeds = count(part["subnetwork"].nunique(), "seed")
         yield (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mechcore.wording import DASH, percent, span
+from mechcore.wording import percent, percent_range
 
 CONTROLS = ("random", "layer-matched")
 """Methods that choose components by chance, whose subnetworks differ as they please."""
@@ -38,7 +38,7 @@ def outliers(subnetworks: pd.DataFrame) -> Iterator[str]:
             yield (
                 f"{worst['subnetwork']} stands out: it is right on {percent(worst['id_accuracy'])} "
                 f"of in-domain examples, the other {len(others)} of its target sparsity on "
-                f"{span(others, percent, DASH)}. Its training may have failed, yet it counts like "
-                "the others, for the core as well: try more steps (--prune-steps), or leave out "
-                "its seed (--seeds) and report that you did."
+                f"{percent_range(others)}. Its training may have failed, yet it counts like the "
+                "others, for the core as well: try more steps (--prune-steps), or leave out its "
+                "seed (--seeds) and report that you did."
             )
