@@ -266,23 +266,15 @@ def open(
 ) -> Lab:
     """A model and its data, ready for questions; nothing is loaded yet.
 
-    Args:
-        checkpoint: a directory in Hugging Face format or a hub id; ``"embedded"``,
-            ``"embedded-failing"`` and ``"embedded-decoder"`` come with mechcore.
-        train: training examples, of any form (`mechcore.data.given`); the name of a task alone
-            stands for all splits.
-        id: in-domain test examples.
-        ood: out-of-domain test examples.
-        columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
-            ``cluster``, unless it already has that name.
-        label_map: meanings of labels, such as ``{0: "entailment"}``.
-        store: folder of the run store, shared with other labs and ``mechcore run --store``.
-        prompt: for a language model: text with ``{a}`` and ``{b}``.
-        answers: for a language model: the answer of each label, of one token or several.
-        settings: any other settings, such as class names, seeds and numbers of examples.
-
-    Raises:
-        InputError: there is no checkpoint, or data or the store cannot be used.
+    ``checkpoint`` is a directory in Hugging Face format, a hub id, or one that comes with mechcore:
+    ``"embedded"``, ``"embedded-failing"`` or ``"embedded-decoder"``. ``train`` and the test data
+    ``id`` and ``ood`` are examples of any form (`mechcore.data.given`); the name of a task as
+    ``train`` stands for all three. ``columns`` says which column serves as ``text_a``, ``text_b``,
+    ``label``, ``subset`` or ``cluster`` if its name differs, ``label_map`` what labels mean, such
+    as ``{0: "entailment"}``. ``store`` is shared with other labs and ``mechcore run --store``. For
+    a language model, ``prompt`` is text with ``{a}`` and ``{b}``, and ``answers`` has the answer of
+    each label, of one token or several. ``settings`` are any others. An `InputError` says that
+    there is no checkpoint, or that data or the store cannot be used.
     """
     if not isinstance(checkpoint, (str, Path)):
         raise InputError(
