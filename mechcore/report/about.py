@@ -136,15 +136,10 @@ def _masses(run: RunFolder) -> ByComponent:
     masses = {}
     for row in [] if categories is None else categories.to_dict("records"):
         names = [str(c).removeprefix("mass_") for c in row if str(c).startswith("mass_")]
-        rows = [
-            [
-                name,
-                number(100 * row[f"mass_{name}"], 1),
-                _ends(row, name),
-                number(row.get(f"ratio_{name}", math.nan), 1),
-            ]
-            for name in names
-        ]
+        rows = []
+        for name in names:
+            mass, ratio = row[f"mass_{name}"], row.get(f"ratio_{name}", math.nan)
+            rows.append([name, number(100 * mass, 1), _ends(row, name), number(ratio, 1)])
         rows.append(["entropy (nats)", number(row["entropy"]), "", ""])
         header = ["attention to", "mass (%)", "interval", "times uniform"]
         caption = f"Attention, over {count(row['n_examples'], 'example')}"
@@ -165,10 +160,8 @@ def _alone(run: RunFolder) -> ByComponent:
     singles = run.singles
     if singles is None or len(singles) == 0:
         return {}
-    parts = [of_data(singles, *pair) for pair in data_sets(singles)]
-    ordered = pd.concat(
-        [p.loc[(p["subset"] != ALL).sort_values(kind="stable").index] for p in parts]
-    )
+    parts = (of_data(singles, *pair) for pair in data_sets(singles))
+    ordered = pd.concat(p.loc[p["subset"].ne(ALL).sort_values(kind="stable").index] for p in parts)
     shown: list[Shown] = [PLACED, "subset", "accuracy_change", "margin_change"]
     table = table_of(placed(ordered), ABLATION, "Ablated alone, with intervals", shown)
     return _of_each(table, ([name] for name in ordered["set"]))
@@ -312,15 +305,12 @@ def _frequencies(run: RunFolder) -> Iterator[Quantity]:
 
 
 def _category_quantity(run: RunFolder) -> Iterator[Quantity]:
-    categories = run.table("head_categories")
-    if categories is None or len(categories) == 0:
+    if (categories := run.filled("head_categories")) is None:
         return
     look = {name: category_look(name) for name in dict.fromkeys(categories["category"])}
     cells = {
-        row["component"]: _cell(
-            look[row["category"]][1], look[row["category"]][0], f"attends to: {row['category']}"
-        )
-        for _, row in categories.iterrows()
+        component: _cell(look[name][1], look[name][0], f"attends to: {name}")
+        for component, name in zip(categories["component"], categories["category"], strict=True)
     }
     legend = [(colour, ink(colour), name) for name, (colour, _) in look.items()]
     yield Quantity("what it attends to", cells, legend)
