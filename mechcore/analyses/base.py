@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import ConfigDict
 
 from mechcore import report
-from mechcore.registry import imported
 from mechcore.settings import OF_STUDY, check
 from mechcore.steps.base import MainStep
 from mechcore.tables import Schema
@@ -46,7 +46,7 @@ class tables_in:
         self.places = places
 
     def __get__(self, instance: object, owner: type) -> tuple[Schema, ...]:
-        return tuple(imported(place) for place in self.places)
+        return tuple(map(resolve_name, self.places))
 
 
 class Planning(Protocol):
