@@ -53,8 +53,6 @@ class StudyReport:
     opening: Callable[[RunFolder], Section | None] = lambda _run: None
 
 
-NOTHING = "There are no results: no step of this run has written a table."
-
 DEFAULT = "heuristic-core"
 """The kind of a run whose ``config.json`` does not name one."""
 

@@ -15,7 +15,7 @@ from mechcore.files import write_text
 from mechcore.report.about import NAME, grid_of, panels
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import JSON, Gallery, Table, View, download, script_json
-from mechcore.report.kinds import NOTHING, report_of
+from mechcore.report.kinds import report_of
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, read_run
 from mechcore.wording import number, plain, short_source
 
@@ -57,7 +57,6 @@ def build_report(folder: str | Path, *, figures: Sequence[str] = ("svg", "png"))
         sections=parts,
         grid=grid,
         words=study.words,
-        nothing=NOTHING,
         method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
         downloads=[download(run.path / CONFIG_FILE, JSON), *map(download, tables)],
         panels=about,
