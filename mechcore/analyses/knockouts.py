@@ -90,6 +90,7 @@ class Knockouts(Ablating, Analysis):
 
     kind = "knockouts"
     title = "Do heads act by what they attend to?"
+    story = True
     needs = ("means", "swept")
     beside = ("core",)
     splits = TEST_SPLITS

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
 from mechcore.analyses.effective_size import EffectiveSize
-from mechcore.report.blocks import Finding, Section, Tile
+from mechcore.report.blocks import Finding, Paragraph, Section, Story, Tile
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Schema
 
 
 def opening(run: RunFolder) -> Section | None:
-    """The section before the summary, joined from all analyses that open the page."""
+    """The story, and all analyses that open the page without the headlines that it tells."""
     parts = [part for kind in _asked(run) if kind.opens for part in kind.sections(run)]
-    blocks = [block for part in parts for block in part.blocks]
+    blocks = [b for part in parts for b in part.blocks if not (isinstance(b, Paragraph) and b.lead)]
     files = [file for part in parts for file in part.files]
-    return replace(parts[0], blocks=blocks, files=files) if parts else None
+    told = [Story(lines)] if (lines := [*story(run)]) else []
+    first = next(iter(parts), Section("story", "In short", []))
+    return replace(first, blocks=[*told, *blocks], files=files) if told or parts else None
+
+
+def story(run: RunFolder) -> Iterator[Finding]:
+    """The first headlines of the analyses that tell what fails, why, and what helps."""
+    for kind in (kind for kind in _asked(run) if kind.story):
+        for text in islice(kind.headlines(run), 1):
+            yield Finding(text, kind.section or kind.kind, kind.title)
 
 
 def sections(run: RunFolder) -> Iterator[Section]:
@@ -36,7 +46,8 @@ def tiles(run: RunFolder) -> Iterator[Tile]:
 def findings(run: RunFolder) -> Iterator[Finding]:
     """The results for the summary, without those of the opening section."""
     for kind in (kind for kind in _asked(run) if not kind.opens):
-        yield from (Finding(text, kind.section or kind.kind) for text in kind.headlines(run))
+        texts = islice(kind.headlines(run), int(kind.story), None)
+        yield from (Finding(text, kind.section or kind.kind) for text in texts)
 
 
 def tables() -> Iterator[Schema]:
@@ -164,9 +175,15 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
-    trained_here = (config.get("model") or {}).get("base")
-    what = "Effective size" if _only_sizes(config) else "Heuristic core"
-    return f"{what} of {model}{', trained here' if trained_here else ''}"
+    if (config.get("model") or {}).get("base"):
+        model += ", trained here"
+    if _only_sizes(config):
+        return f"Effective size of {model}"
+    if len(only := (config.get("settings") or {}).get("only") or ()) == 1:
+        return f"{ANALYSES[only[0]].title.rstrip('?')}: {model}"
+    if "ood" in (config.get("data") or {}):
+        return f"Does {model} fail out of domain, and why?"
+    return f"What the answers of {model} depend on"
 
 
 REPORT = StudyReport(
