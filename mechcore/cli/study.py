@@ -129,26 +129,29 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
 
 
 def show_run(run: Path) -> None:
-    """Print the headline of each analysis of a run, ending with those that open its page."""
+    """Print what opens the page of a run: a table, and its story after all other headlines."""
+    from mechcore.main_study.report import story
     from mechcore.report.run_folder import read_run
 
     folder, kinds = read_run(run), [ANALYSES[name] for name in ANALYSES]
     for kind in kinds:
-        for sentence in () if kind.opens else islice(kind.headlines(folder), 1):
+        for sentence in () if kind.story or kind.opens else islice(kind.headlines(folder), 1):
             print(sentence)
     for kind in [kind for kind in kinds if kind.opens][:1]:
-        _show(folder, kind)
+        _show(folder, kind, int(kind.story))
+    for i, line in enumerate(story(folder), 1):
+        print(f"{i}. {line.question} {line.text}")
 
 
-def _show(folder: RunFolder, kind: type[Analysis]) -> None:
-    """Print as much of an analysis's first table as fits, and its headlines."""
+def _show(folder: RunFolder, kind: type[Analysis], first: int = 0) -> None:
+    """Print as much of an analysis's first table as fits, and its headlines from one on."""
     from mechcore.report.blocks import Table
 
     blocks = (block for section in kind.sections(folder) for block in section.blocks)
     table = next((block for block in blocks if isinstance(block, Table)), None)
     if table is not None:
         show_part(table.header, table.rows)
-    for sentence in kind.headlines(folder):
+    for sentence in islice(kind.headlines(folder), first, None):
         print(sentence)
 
 
