@@ -171,8 +171,8 @@ class Knockouts(Ablating, Analysis):
         data = {split: inputs.data[split].part(np.tile(some, self.controls).tolist())}
         for category, part in rows.groupby("category"):
             sets = [ComponentSet.of([head]) for head in part["component"]]
-            form = {"renormalise": self.renormalise, "otherwise": self.fill}
-            fill = other_keys(str(category), **form)
+            scaled, rest = self.renormalise, self.fill
+            fill = other_keys(str(category), renormalise=scaled, otherwise=rest)
             drawn = self.ablations(replace(inputs, data=data), means, sets, split, fill=fill)
             for row, one in zip(part.index.tolist(), sets, strict=True):
                 whole = plain.changes(one, "margin").mean()
@@ -193,7 +193,7 @@ class Knockouts(Ablating, Analysis):
             yield report.Drawing(
                 report.ablation_figures.knockout_shares(table[table["split"] == split]),
                 f"knockouts-{split}",
-                f"Change in margin with the keys of a category hidden from a head{rest}, in percent of "
+                f"Change in margin with keys of a category hidden from a head{rest}, in percent of "
                 f"that without the head, on {data}. Categories overlap, so these do not add up.",
                 "Heatmap of shares, heads by categories; the numbers are in the table.",
             )

@@ -179,7 +179,8 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
         model += ", trained here"
     if _only_sizes(config):
         return f"Effective size of {model}"
-    if len(only := (config.get("settings") or {}).get("only") or ()) == 1:
+    only = [*((config.get("settings") or {}).get("only") or ())]
+    if len(only) == 1:
         return f"{ANALYSES[only[0]].title.rstrip('?')}: {model}"
     if "ood" in (config.get("data") or {}):
         return f"Does {model} fail out of domain, and why?"
