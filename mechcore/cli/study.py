@@ -239,13 +239,20 @@ def demo(
     how: RunOptions,
     model: Annotated[
         Embedded, typer.Argument(help="Which embedded model.", show_default=True)
-    ] = "encoder",
+    ] = "failing",
 ) -> None:
     """Run the whole study of an embedded model on embedded data; mechcore run studies yours."""
+    from mechcore.study.kinds import read_study
+    from mechcore.worlds.embedded import data_dir
+
     base = StudyConfig()
+    stages: list[tuple[str, Any]] = [("defaults", base)]
+    if (file := data_dir() / f"tiny_{model}" / "study.yaml").is_file():
+        base = read_study(file)[1]
+        stages.append((f"file {file.parent.name}/{file.name}", base))
     study = given.over(chosen.over(replace(base, model=replace(base.model, embedded=model))))
     how.check()
-    do_study(study, resources, how, "mechcore-demo", [("defaults", base)], show_run)
+    do_study(study, resources, how, "mechcore-demo", stages, show_run)
 
 
 def init(
