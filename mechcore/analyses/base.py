@@ -104,6 +104,7 @@ class Analysis(MainStep):
         title: title of its section.
         opens: whether its section precedes the summary.
         first: whether its section and summary lines precede those of others.
+        story: whether its first headline is in the story that opens the page.
         always: whether it always runs; it then has no settings.
         question: whether it has a command and a method of its own; else only studies run it.
         study_options: study settings that its command also has options for.
@@ -120,6 +121,7 @@ class Analysis(MainStep):
     title: ClassVar[str] = ""
     opens: ClassVar[bool] = False
     first: ClassVar[bool] = False
+    story: ClassVar[bool] = False
     always: ClassVar[bool] = False
     question: ClassVar[bool] = True
     asked: ClassVar[bool] = False

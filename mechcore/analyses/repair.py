@@ -40,6 +40,7 @@ class Repair(Analysis):
 
     kind = "repair"
     title = "What can be repaired?"
+    story = True
     label = "repairs"
     asked = True
     needs = ("means",)

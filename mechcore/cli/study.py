@@ -131,26 +131,29 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
 
 
 def show_run(run: Path) -> None:
-    """Print the headline of each analysis of a run, ending with those that open its page."""
+    """Print what opens the page of a run: a table, and its story after all other headlines."""
+    from mechcore.main_study.report import story
     from mechcore.report.run_folder import read_run
 
     folder, kinds = read_run(run), [ANALYSES[name] for name in ANALYSES]
     for kind in kinds:
-        for sentence in () if kind.opens else islice(kind.headlines(folder), 1):
+        for sentence in () if kind.story or kind.opens else islice(kind.headlines(folder), 1):
             print(sentence)
     for kind in [kind for kind in kinds if kind.opens][:1]:
-        _show(folder, kind)
+        _show(folder, kind, int(kind.story))
+    for i, line in enumerate(story(folder), 1):
+        print(f"{i}. {line.question} {line.text}")
 
 
-def _show(folder: RunFolder, kind: type[Analysis]) -> None:
-    """Print as much of an analysis's first table as fits, and its headlines."""
+def _show(folder: RunFolder, kind: type[Analysis], first: int = 0) -> None:
+    """Print as much of an analysis's first table as fits, and its headlines from one on."""
     from mechcore.report.blocks import Table
 
     blocks = (block for section in kind.sections(folder) for block in section.blocks)
     table = next((block for block in blocks if isinstance(block, Table)), None)
     if table is not None:
         show_part(table.header, table.rows)
-    for sentence in kind.headlines(folder):
+    for sentence in islice(kind.headlines(folder), first, None):
         print(sentence)
 
 
@@ -238,13 +241,20 @@ def demo(
     how: RunOptions,
     model: Annotated[
         Embedded, typer.Argument(help="Which embedded model.", show_default=True)
-    ] = "encoder",
+    ] = "failing",
 ) -> None:
     """Run the whole study of an embedded model on embedded data; mechcore run studies yours."""
+    from mechcore.study.kinds import read_study
+    from mechcore.worlds.embedded import data_dir
+
     base = StudyConfig()
+    stages: list[tuple[str, Any]] = [("defaults", base)]
+    if (file := data_dir() / f"tiny_{model}" / "study.yaml").is_file():
+        base = read_study(file)[1]
+        stages.append((f"file {file.parent.name}/{file.name}", base))
     study = given.over(chosen.over(replace(base, model=replace(base.model, embedded=model))))
     how.check()
-    do_study(study, resources, how, "mechcore-demo", [("defaults", base)], show_run)
+    do_study(study, resources, how, "mechcore-demo", stages, show_run)
 
 
 def init(

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
 from mechcore.analyses.effective_size import EffectiveSize
-from mechcore.report.blocks import Finding, Section
+from mechcore.report.blocks import Finding, Paragraph, Section, Story
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Schema
 
 
 def _opening(run: RunFolder) -> Section | None:
-    """All sections of analyses that open the page, joined."""
+    """The story, and all analyses that open the page without the headlines that it tells."""
     parts = [part for kind in _asked(run) if kind.opens for part in kind.sections(run)]
-    blocks = [block for part in parts for block in part.blocks]
+    blocks = [b for part in parts for b in part.blocks if not (isinstance(b, Paragraph) and b.lead)]
     files = [file for part in parts for file in part.files]
-    return replace(parts[0], blocks=blocks, files=files) if parts else None
+    told = [Story(lines)] if (lines := [*story(run)]) else []
+    first = next(iter(parts), Section("story", "In short", []))
+    return replace(first, blocks=[*told, *blocks], files=files) if told or parts else None
+
+
+def story(run: RunFolder) -> Iterator[Finding]:
+    """The first headlines of the analyses that tell what fails, why, and what helps."""
+    for kind in (kind for kind in _asked(run) if kind.story):
+        for text in islice(kind.headlines(run), 1):
+            yield Finding(text, kind.section or kind.kind, kind.title)
 
 
 def _tables() -> Iterable[Schema]:
@@ -30,7 +40,8 @@ def _tables() -> Iterable[Schema]:
 
 def _findings(run: RunFolder) -> Iterator[Finding]:
     for kind in _after_summary(run):
-        yield from (Finding(text, kind.section or kind.kind) for text in kind.headlines(run))
+        texts = islice(kind.headlines(run), int(kind.story), None)
+        yield from (Finding(text, kind.section or kind.kind) for text in texts)
 
 
 def _after_summary(run: RunFolder) -> list[type[Analysis]]:
@@ -156,9 +167,16 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
-    trained_here = (config.get("model") or {}).get("base")
-    what = "Effective size" if _only_sizes(config) else "Heuristic core"
-    return f"{what} of {model}{', trained here' if trained_here else ''}"
+    if (config.get("model") or {}).get("base"):
+        model += ", trained here"
+    if _only_sizes(config):
+        return f"Effective size of {model}"
+    only = [*((config.get("settings") or {}).get("only") or ())]
+    if len(only) == 1:
+        return f"{ANALYSES[only[0]].title.rstrip('?')}: {model}"
+    if "ood" in (config.get("data") or {}):
+        return f"Does {model} fail out of domain, and why?"
+    return f"What the answers of {model} depend on"
 
 
 REPORT = StudyReport(

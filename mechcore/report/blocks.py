@@ -157,7 +157,23 @@ class Command:
     text: str
 
 
-Block: TypeAlias = Paragraph | Command | Table | Picture | View | Drawing
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two, the section with the details, and the question that is answered."""
+
+    text: str
+    section: str
+    question: str = ""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the run says, one answer a line; opens the page."""
+
+    lines: Sequence[Finding]
+
+
+Block: TypeAlias = Paragraph | Command | Table | Picture | View | Drawing | Story
 
 
 @dataclass(frozen=True)
@@ -177,14 +193,6 @@ class Tile:
     label: str
     value: str
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A sentence or two, and the section with the details."""
-
-    text: str
-    section: str
 
 
 def missing(what: str) -> Paragraph:

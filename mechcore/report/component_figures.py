@@ -73,7 +73,7 @@ def scatter(
     titles: tuple[str, str], dots: Sequence[Dot], legend: Sequence[tuple[str, str]]
 ) -> Figure:
     """Every component as a dot with its intervals; the first dots are drawn on top."""
-    figure = new_figure(8.6, 6.0)
+    figure = new_figure(8.6, 3.9)
     ax = figure.subplots()
     for rank, dot in reversed([*enumerate(dots)]):
         line: dict[str, Any] = {"color": dot.colour, "lw": 1.2}
