@@ -80,7 +80,7 @@ class Train(Analysis):
             members[split] = [name for name in names if name != ALL] or names
         yield from map(report.Paragraph, cls.headlines(run))
         yield report.Drawing(
-            report.training_figures.training_curves(history),
+            report.subnetwork_figures.training_curves(history),
             "training",
             "Above: accuracy on test data during training; thin lines are the out-of-domain "
             "subsets. Below: training loss (mean cross-entropy since the previous evaluation).",

@@ -74,9 +74,14 @@ def test_changes_are_those_of_the_masked_model(finished: Path) -> None:
 
 
 def test_categories_are_jobs_of_their_own() -> None:
-    jobs = make_plan(study("repeated", "first")).jobs
+    plain = study("repeated", "first")
+    jobs = make_plan(plain).jobs
     steps = [job.step for job in jobs if isinstance(job.step, (KnockedOut, Knockouts))]
     assert [getattr(step, "category", "") for step in steps] == ["repeated", "first", ""]
+    dropping = Knockouts(categories=("first",), renormalise=False)
+    dropped = make_plan(replace(plain, analyses=replace(plain.analyses, knockouts=dropping))).jobs
+    forms = [job.step.renormalise for job in dropped if isinstance(job.step, KnockedOut)]
+    assert forms == [False]
     with pytest.raises(InputError, match="no category 'nowhere' to hide; expected some of first"):
         make_plan(study("nowhere"))
 
