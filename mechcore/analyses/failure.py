@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mechcore.ablation.effects.failure import Explanation, Gap
 
 _NAMED = 3  # subsets and components that a sentence names
+_EDGES = (0, 0.02, 0.05, 2)  # shares that part small, medium and large moves of the threshold
 _LEAST_ABOVE = 0.01  # balanced accuracy above guessing that counts as better than it
 
 
@@ -111,7 +112,7 @@ class Failure(Ablating, Analysis):
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
-        """The verdict, where the model fails, and what hurts and what is needed there."""
+        """The verdict, where the model fails, what hurts and what is needed, what moves answers."""
         from mechcore.ablation.effects.failure import FAILURE
 
         failure, sets = run.filled("failure"), run.filled("failure_sets")
@@ -129,6 +130,7 @@ class Failure(Ablating, Analysis):
         columns = ["split", "subset", "label", "n", "accuracy", "wrong", "balanced_accuracy"]
         yield report.table_of(ordered, FAILURE, caption, [*columns, "threshold", "ceiling", "auc"])
         yield _two_sided(sets)
+        yield from _movers(run, sets)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
@@ -210,7 +212,10 @@ def _explained(sets: pd.DataFrame, why: Explanation) -> str:
     if why.kind == "threshold":
         rest = "ablation does not explain the rest: " * (why.other < PARTLY)
         return f"The failure is {degree} a moved threshold ({share}); {rest}{more}."
-    return f"Ablation does not explain this failure: {more}."
+    return (
+        f"Ablation does not explain this failure: {more}. What these texts take seems to be "
+        "missing from the model, and removing parts cannot add it."
+    )
 
 
 def _flips(row: pd.Series) -> str:
@@ -277,3 +282,36 @@ def _two_sided(sets: pd.DataFrame) -> report.Table:
     caption += "and breaks; all sets are in failure_sets.csv. Confirmed is what holds on the half "
     caption += "of the examples that did not select it"
     return report.Table(caption, header, rows, frozenset({0, 1, 3, 6}))
+
+
+def _movers(run: report.RunFolder, sets: pd.DataFrame) -> Iterator[report.Table]:
+    """The components whose role is to move the threshold, by direction and size."""
+    import pandas as pd
+
+    from mechcore.ablation.effects.net import over_all
+    from mechcore.ablation.effects.roles import COMPONENT_ROLES, THRESHOLD
+
+    roles, every = run.filled(COMPONENT_ROLES.name), over_all(sets)
+    if roles is None:
+        return
+    moved = every[every["set"].isin(roles.loc[roles["role"] == THRESHOLD, "component"])]
+    moved = moved.assign(size=moved["said_change"].abs())
+    moved = moved.sort_values("size", ascending=False, kind="stable")
+    rows = []
+    for (said, more), part in moved.groupby(["said", moved["said_change"] > 0]):
+        counts = pd.cut(part["size"], _EDGES, right=False).value_counts(sort=False)
+        top = [
+            f"{r['set']} {effect(r['said_change'], 'accuracy', unit=False)}"
+            for _, r in part[:_NAMED].iterrows()
+        ]
+        way = f"{said} {'more' if more else 'less'} often"
+        rows.append([way, str(len(part)), *map(str, counts[::-1]), ", ".join(top)])
+    if rows:
+        sizes = ("5 points or more", "2 to 5", "under 2")
+        header = ["without it the model says", "components", *sizes, "largest (points)"]
+        caption = (
+            f"The {count(len(moved), 'component')} that only move the threshold, by direction and "
+            "size: how much more often a label is said out of domain without one, labels weighed "
+            "alike"
+        )
+        yield report.Table(caption, header, rows, frozenset({0, len(header) - 1}))

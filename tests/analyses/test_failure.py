@@ -113,6 +113,22 @@ def test_both_sides_of_every_place_are_in_a_table(shown: Any) -> None:
     assert "compare it with what it breaks on the other label" in words_of(section.blocks)
 
 
+def test_moved_thresholds_are_parted_by_direction_and_size(shown: Any, run: RunFolder) -> None:
+    roles = run.tables["roles"].assign(role="moves the threshold")
+    names = roles["component"].tolist()[:6]
+    nets = pd.concat([sets(L0_H0=(0.0, False)).assign(set=name) for name in names])
+    sizes = dict(zip(names, (-0.08, -0.03, -0.01, 0.02, 0.06, 0.07), strict=True))
+    nets["said_change"] = nets["set"].map(sizes)
+    section, _ = shown(failure(), nets.reset_index(drop=True), roles=roles)
+    table = tables_of(section.blocks)[-1]
+    less, more = table.rows
+    assert less == [
+        *("yes less often", "3", "1", "1", "1"),
+        f"{names[0]} {MINUS}8.0, {names[1]} {MINUS}3.0, {names[2]} {MINUS}1.0",
+    ]
+    assert more[:5] == ["yes more often", "3", "2", "1", "0"]
+
+
 def test_it_stands_first_after_what_opens_the_page(run: RunFolder) -> None:
     told = with_tables(run, failure=failure(), failure_sets=sets(**NETS))
     assert next(iter(REPORT.findings(told))).section == "failure"
