@@ -31,6 +31,7 @@ NONE = "no detectable effect"
 UNDECIDED = "undecided"
 ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, NONE, UNDECIDED)
 
+_UNIT = " points of information without it"  # said once in a verdict
 _NAMED = 3  # number of components per group that a verdict names
 _CORRECTED = "its p (the larger of two means), corrected for the component's changes and components"
 
@@ -184,12 +185,13 @@ def verdict(roles: pd.DataFrame) -> str:
             parts.append(f"{len(inside)} {verb} {IN_ONLY} ({listed(named)})")
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
         gone = f"any one of {len(idle)} can be removed ({_largest_cost(idle)})"
-        parts.append(gone if len(idle) else "none is shown to have no effect")
+        parts += [gone] * bool(len(idle))
     reasons = [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
     if not known:
         return f"No role of {len(roles)} components is known: {'; '.join(reasons)}."
-    parts += reasons
-    return f"Of {len(roles)} components ablated alone, {'; '.join(parts)}."
+    text = "; ".join([*parts, *reasons])
+    first, unit, rest = text.partition(_UNIT)
+    return f"Of {len(roles)} components ablated alone, {first}{unit}{rest.replace(_UNIT, '')}."
 
 
 def _largest_cost(idle: pd.DataFrame) -> str:
@@ -218,7 +220,7 @@ def _group(
         f"{row['component']} {information_change(row, place)}"
         for _, row in group[:_NAMED].iterrows()
     ]
-    named[0] += " points of information without it"
+    named[0] += _UNIT
     if len(group) > _NAMED:
         named.append(f"and {len(group) - _NAMED} more")
     return f"{len(group)} {verbs[len(group) > 1]} {what} ({', '.join(named)})"
