@@ -32,10 +32,9 @@ from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import warn_under_chance
 from mechcore.evaluation.metrics import Metric, MetricLike, as_metric
-from mechcore.masking.counterfactual import with_pairs
+from mechcore.masking.counterfactual import Positions, at_positions, with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
-from mechcore.masking.positions import Positions, at_positions
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.encoded import as_data
 from mechcore.models.protocol import is_causal, is_classifier
@@ -118,8 +117,8 @@ def ablate(
         state: folder that keeps what is finished, to resume from.
         seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
         metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`.
-        positions: where outputs are replaced, see `mechcore.masking.positions`; by default at all
-            tokens.
+        positions: where outputs are replaced, see `mechcore.masking.counterfactual.Positions`; by
+            default at all tokens.
 
     Raises:
         InputError: see `sweep`.

@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechcore.attention.categories import OF_TEXTS, claims
-from mechcore.attention.tokens import TokenInfo
+from mechcore.attention.categories import OF_TEXTS, TokenInfo, claims
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError

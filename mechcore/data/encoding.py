@@ -41,25 +41,22 @@ _PLACE = re.compile(r"\{(a|b)\}")
 
 @dataclass(frozen=True, repr=False)
 class EncodedExamples(Shown):
-    """Examples as token ids.
+    """Examples as token ids; fields that are not known are None.
 
     Attributes:
-        examples: the texts.
         input_ids: token ids, one list per example, without padding.
-        token_type_ids: segment ids as the model reads them, or None.
-        segments: 0 and 1 for tokens of the first and second text, `SPECIAL` elsewhere; or None.
+        token_type_ids: segment ids as the model reads them.
+        segments: 0 and 1 for tokens of the first and second text, `SPECIAL` elsewhere.
         words: equal numbers for tokens of equal words (as the tokenizer normalises them, case
-            ignored), `SPECIAL` for special tokens and punctuation; or None.
-        separators: whether a token is a separator ([SEP], </s>, end of text); or None.
+            ignored), `SPECIAL` for special tokens and punctuation.
+        separators: whether a token is a separator ([SEP], </s>, end of text).
         pad_id: token id for padding, on the right.
         answers: for language models, the answer tokens of each label name.
         n_cut: number of texts that were too long and were cut.
         spans: equal numbers for the tokens of one occurrence of a word or punctuation mark,
-            `SPECIAL` elsewhere; or None.
-        correct: tokens that are correct answers to each example, or None; see
-            `mechcore.models.prompts`.
-        wrong: likewise.
-        pairs: the counterfactual of every example, or None.
+            `SPECIAL` elsewhere.
+        correct, wrong: tokens that answer each example, see `mechcore.models.prompts`.
+        pairs: the counterfactual of every example.
     """
 
     examples: Examples

@@ -28,14 +28,11 @@ def read_examples(
     label_map: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Examples:
-    """Read one- or two-segment texts with their labels.
+    """Read texts, single or in pairs, with their labels.
 
-    Args:
-        path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
-            text files also ``.gz``.
-        name: what to call the data; the file's stem by default.
-        label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
-        options: further ones of `examples_of`.
+    ``path`` is a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
+    text files also ``.gz``. The data are called as the file by default. For the other options see
+    `examples_of`.
 
     Raises:
         InputError: the file is missing, unreadable or empty, or lacks a column or value.

@@ -26,10 +26,9 @@ from mechcore.models.protocol import (
     Batch,
     check_hooks,
     device_of,
-    hook_mlp_out,
-    hook_z,
     logits_of,
     model_inputs,
+    output_hooks,
 )
 from mechcore.models.stack import Stack
 from mechcore.session import plain_numbers
@@ -137,10 +136,8 @@ def masked(
     runner = MaskedModel(model, len(mask) if mask.is_batched else None, filling)
     hooks: list[tuple[str, Any]] = [*filling.hooks()]
     values = _Values(mask, model)
-    for layer in range(mask.shape.n_layers):
-        hooks.append((hook_z(layer), _hook(values, "z", layer, runner)))
-        if mask.shape.has_mlps:
-            hooks.append((hook_mlp_out(layer), _hook(values, "mlp", layer, runner)))
+    for kind, layer, name in output_hooks(mask.shape):
+        hooks.append((name, _hook(values, kind, layer, runner)))
     with intervening(model, hooks):
         yield runner
 

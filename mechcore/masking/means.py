@@ -30,8 +30,6 @@ from mechcore.models.protocol import (
     check_hooks,
     device_of,
     forward,
-    hook_mlp_out,
-    hook_z,
     model_inputs,
 )
 from mechcore.session import plain_session
@@ -48,8 +46,7 @@ class MeanActivations(Shown):
         z: float64 [layer, head, d_head], or [pos, layer, head, d_head] per position.
         mlp: float64 [layer, d_model], or [pos, layer, d_model]; no layers if there are no MLPs.
         counts: tokens averaged, a single number or [pos].
-        samples_z: activations of single tokens drawn at random, [sample, layer, head, d_head].
-        samples_mlp: the same tokens' MLP outputs, [sample, layer, d_model].
+        samples_z, samples_mlp: outputs at single tokens drawn at random.
         identity: the model they were computed on.
         data: SHA-256 of the data they were computed on.
     """
@@ -101,9 +98,7 @@ class MeanActivations(Shown):
         device = device_of(model) if far else torch.device("cpu")
         sums = _Sums(shape, model.cfg, per_position, n_samples, seed, device)
         digest = hashlib.sha256()
-        mlp_layers = range(shape.n_layers) if shape.has_mlps else range(0)
-        hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
-        hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
+        hooks = [(name, sums.adder(kind, layer)) for kind, layer, name in output_hooks(shape)]
         check_hooks(model, [name for name, _ in hooks])
         batches = as_data(model, data, "train", labelled=False)
         with torch.no_grad(), batch_bar("means", batches) as advance, hooked(model, hooks):

@@ -45,9 +45,8 @@ from mechcore.models.hooked import hooked_transformer
 from mechcore.models.protocol import (
     check_hooks,
     devices_of,
-    hook_mlp_out,
-    hook_z,
     kind_of,
+    output_hooks,
     weights_of,
 )
 from mechcore.models.tokenizers import load_tokenizer, read_pair
@@ -300,8 +299,4 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
 
 
 def _check_hook_points(model: Any) -> None:
-    shape = ModelShape.of(model)
-    names = [hook_z(layer) for layer in range(shape.n_layers)]
-    if shape.has_mlps:
-        names += [hook_mlp_out(layer) for layer in range(shape.n_layers)]
-    check_hooks(model, names)
+    check_hooks(model, [name for _, _, name in output_hooks(ModelShape.of(model))])

@@ -1,15 +1,8 @@
-"""Prompts of language models, each with answers of its own.
+"""Prompts of language models, each with answers of its own: token ids [batch, pos], or rows.
 
-They are a tensor of token ids [batch, pos], or rows (a DataFrame, a ``datasets.Dataset``, a list of
-dicts) with a column ``prompt`` of texts or of lists of token ids, and perhaps
-
-- ``correct`` and ``wrong``: words of one token as they go on with the prompt (mind the space before
-  them) or token ids; a cell may hold a list of several;
-- ``counterfactual``: another prompt, whose activations ``fill="counterfactual"`` puts in place of
-  an ablated output (activation patching);
-- ``subset`` and ``cluster``.
-
-Texts get the tokens that the model's tokenizer begins texts with, and none at their end.
+Rows have a column ``prompt`` (texts, begun as the tokenizer begins them, or token ids), and perhaps
+``correct`` and ``wrong`` (words of one token as they go on with the prompt, token ids, or lists),
+``counterfactual`` (the prompt of ``fill="counterfactual"``), ``subset`` and ``cluster``.
 """
 
 from __future__ import annotations

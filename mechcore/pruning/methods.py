@@ -15,14 +15,12 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.pruning.attribution import attribution_scores
-from mechcore.pruning.controls import layer_matched as matched_by_layer
-from mechcore.pruning.controls import random_subnetworks
-from mechcore.pruning.discretise import discretise
+from mechcore.pruning.attribution import attribution_scores, ugs_scores
+from mechcore.pruning.discretise import discretise, random_subnetworks
+from mechcore.pruning.discretise import layer_matched as matched_by_layer
 from mechcore.pruning.pruner import prune
 from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
 from mechcore.pruning.subnetwork import Subnetwork
-from mechcore.pruning.uniform_sampling import ugs_scores
 from mechcore.registry import Registry
 
 
@@ -33,8 +31,7 @@ class Request:
     Attributes:
         model: any TransformerLens model.
         data: training examples, whose labels are not used.
-        means: the model's mean activations.
-        target_sparsities: target sparsities, shares of the components.
+        target_sparsities: shares of the components.
         seeds: seeds, with one subnetwork each; a deterministic method may give one for all.
         settings: settings of L0 pruning.
         data_seed: seed of the order of examples.

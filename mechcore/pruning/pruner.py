@@ -72,7 +72,7 @@ def prune(
     data_seed: int = 0,
     state: str | Path | None = None,
 ) -> list[Subnetwork]:
-    """Find one subnetwork for every seed and target sparsity.
+    """Find one subnetwork for every target sparsity and seed, in this order.
 
     Args:
         model: any TransformerLens model; not changed.
@@ -80,19 +80,14 @@ def prune(
         means: the model's mean activations.
         target_sparsities: shares of components to prune, in [0, 1).
         seeds: seeds of the masks' initialisation and noise.
-        preset: ``"fast"``, ``"thorough"``, ``"paper"``, or your own schedule, see
-            `mechcore.pruning.prune_settings`.
+        preset: ``"fast"``, ``"thorough"``, ``"paper"``, or settings of your own.
         data_seed: seed of the order of the examples, the same for all masks.
         state: folder in which all trainings are saved every ``save_every`` steps, to resume from.
 
-    Returns:
-        Subnetworks ordered by sparsity as given, then seed.
-
     Raises:
-        InputError: a sparsity is outside [0, 1) or keeps no component, a seed is negative or too
-            large, seeds or sparsities repeat or are missing, or the preset is unknown.
-        PruningError: some masks diverged or did not reach their target; the message says which
-            and why, ``finished`` holds the others.
+        InputError: a sparsity is outside [0, 1) or keeps no component, a seed is out of range,
+            seeds or sparsities repeat or are missing, or the preset is unknown.
+        PruningError: some masks diverged or missed their target; ``finished`` holds the others.
     """
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
     target_sparsities, seeds = as_runs(target_sparsities, seeds)

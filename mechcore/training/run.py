@@ -17,25 +17,29 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError, warn
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.session import plain_session
-from mechcore.training.history import (
-    best_step,
-    has_ended,
-    read_history,
-    read_records,
-    watching,
+from mechcore.training.loop import (
+    Loop,
+    Recorder,
+    arguments_for,
+    device_of,
+    own_randomness,
+    unprepared,
 )
-from mechcore.training.loop import Loop, arguments_for, device_of, own_randomness, unprepared
 from mechcore.training.objectives import Objective
-from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import (
     FINAL,
     STATE_FOLDER,
     begin,
+    best_step,
     facts_of,
     finish_with,
+    has_ended,
     newest_state,
+    read_history,
+    read_records,
     remove_after,
     state_path,
+    watching,
 )
 from mechcore.training.settings import TrainSettings
 

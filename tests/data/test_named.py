@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 
 from mechcore.data.labels import LabelMap
-from mechcore.data.named import OFFICIAL
 from mechcore.data.sources import read_sources
-from mechcore.data.task import Task, find_task
+from mechcore.data.task import OFFICIAL, Task, find_task
 from mechcore.errors import InputError, MechcoreWarning
 
 GROUPS = find_task("mnli-hans").groups

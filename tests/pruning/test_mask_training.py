@@ -156,8 +156,8 @@ def ended(course: list[float]) -> MaskTraining:
         ),
         (
             [0.0, 0.2, 0.5, 0.7, 0.9, 0.9, 0.9, 0.9, 0.85],
-            "use a smaller lr_lambda (now 0.1: --prune-settings lr_lambda=0.05) or more steps "
-            "(now 9: --prune-steps 18): the multipliers overshoot",
+            "use more steps (now 9: --prune-steps 18) or a smaller lr_lambda "
+            "(now 0.1: --prune-settings lr_lambda=0.05): the multipliers overshoot",
         ),
     ],
 )

@@ -20,8 +20,8 @@ from pruning.oracles import (
 from mechcore.components import ModelShape
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import discretise
+from mechcore.pruning.attribution import START, ugs_scores
 from mechcore.pruning.teacher import example_order
-from mechcore.pruning.uniform_sampling import START, ugs_scores
 
 
 def test_steps_are_those_of_a_second_implementation(cases: Cases) -> None:

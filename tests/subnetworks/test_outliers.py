@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from mechcore.subnetworks.outliers import outliers
+from mechcore.subnetworks.core import outliers
 
 
 def table(

@@ -21,12 +21,11 @@ from mechcore.training import (
     accuracies,
     best_step,
     classification,
+    loop,
     read_history,
-    recorder,
 )
-from mechcore.training.history import Standing, has_ended, standing
-from mechcore.training.recorder import Recorder
-from mechcore.training.run_folder import newest_state
+from mechcore.training.loop import Recorder
+from mechcore.training.run_folder import Standing, has_ended, newest_state, standing
 
 WATCHED = replace(
     SETTINGS, steps=20, evaluate_every=2, checkpoint_every=6, checkpoint_dtype="float32", patience=2
@@ -60,7 +59,7 @@ def scripted() -> Iterator[Script]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "on_step_end", on_step_end)
-        patch.setattr(recorder, "accuracies", find)
+        patch.setattr(loop, "accuracies", find)
         yield tables
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.papers.extractive.ranks import TASK
+from mechcore.papers.extractive.encoded import TASK
 from mechcore.showing import Shown
 from mechcore.tables import COMPONENT, LAYER, SEED, Column, Schema
 

@@ -8,9 +8,8 @@ from papers.extractive.tiny import Decoder, last_tokens
 from torch import Tensor
 
 from mechcore.models.protocol import hook_mlp_out, hook_z
-from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts, rewards
 from mechcore.papers.extractive.passes import Question, Sites, look, look_back, rewards_of
-from mechcore.papers.extractive.ranks import rewards
 
 
 def tolerance(case: Decoder) -> float:

@@ -32,21 +32,13 @@ def activations_at(
     *,
     batch_size: int = BATCH_SIZE,
 ) -> dict[str, Float[Tensor, "example position *unit"]]:
-    """Read hook points at chosen tokens of every example.
+    """Read hook points at chosen tokens of every example: by name, float32 on the CPU.
 
     In a model of low precision, what a token has not read yet still reaches its activations as
     rounding that differs with the shape of the batch: run models in float32 where that matters.
-
-    Args:
-        model: any TransformerLens model.
-        data: examples of any form, see `mechcore.data.given`.
-        hooks: names of hook points with [batch, pos, ...], for example `hook_resid_post`.
-        positions: tokens of every example, counted from its first; negative ones count from the
-            last, which is -1. None reads the last token.
-        batch_size: examples per forward.
-
-    Returns:
-        By hook name, float32 on the CPU; heads keep an axis of their own.
+    ``data`` are examples of any form, ``hooks`` have [batch, pos, ...]; heads keep an axis of their
+    own. ``positions`` count from an example's first token, or from its last, -1; None reads the
+    last.
 
     Raises:
         InputError: an example has no such token, or a hook point is unknown or has no axis of

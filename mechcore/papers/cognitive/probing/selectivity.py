@@ -70,10 +70,9 @@ class Selectivity(Shown):
     def counts(self, terms: Sequence[str]) -> pd.DataFrame:
         """How many units are selective for 0, 1, ... of the main effects ``terms``.
 
-        Returns:
-            n_variables; units; share (of all units); expected_correlated (the same share if no unit
-            followed anything, given the correlations of the terms); with_interaction (``units``
-            that are also selective for an interaction).
+        Columns: n_variables, units, share, expected_correlated (the share if no unit followed
+        anything, given the correlations of the terms), with_interaction (units also selective for
+        one).
         """
         selective = self.table.pivot(index="unit", columns="term", values="selective")
         followed = selective[list(terms)].sum(axis=1)
@@ -119,22 +118,13 @@ def selectivity(
     unit ~ 1 + variables + interactions, all standardised. The residuals of the unit given all other
     terms are permuted, the other terms' fit is added back, and the whole model is fitted again
     (Freedman and Lane 1983). The same permutations serve all units and terms. The model is linear,
-    and a misfit can pass for selectivity.
-
-    Args:
-        states: activations, in any unit, e.g. of the last layer at the last token.
-        variables: numbers by name, one per example, e.g. signed evidence, or -1 and 1.
-        interactions: pairs of variables whose product is a further term.
-        permutations: drawn for every test.
-        alpha: level of a single test.
-        seed: seed of the permutations.
+    and a misfit can pass for selectivity. ``variables`` are numbers by name, one per example;
+    ``interactions`` are pairs of them whose product is a further term; ``alpha`` is the level of a
+    single test. A warning names terms with a variance inflation factor above `VIF_LIMIT`.
 
     Raises:
         InputError: a value is not a finite number; a variable has a single value; terms are
             collinear; there are too few examples; or so few permutations cannot reach alpha.
-
-    Warns:
-        MechcoreWarning: a variance inflation factor is above `VIF_LIMIT`.
     """
     if permutations < 1 or 1 / (1 + permutations) > alpha:
         raise InputError(

@@ -9,16 +9,14 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
+from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering, mean_rank
 from mechcore.papers.extractive.experiments.base import Base, Tuned
 from mechcore.papers.extractive.experiments.score_maps import correlation
 from mechcore.papers.extractive.facts import CITIES, TRAINING_NAMES
-from mechcore.papers.extractive.ranks import mean_rank
 from mechcore.papers.extractive.results import PARTS
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.settings import TuneSettings
-from mechcore.papers.extractive.tuning import facts_then_implications, tuned
-from mechcore.papers.extractive.weights import WeightDelta, applied
+from mechcore.papers.extractive.weights import WeightDelta, applied, facts_then_implications, tuned
 from mechcore.tables import SEED, Column, Schema
 
 LOCALIZATION = Schema(

@@ -11,14 +11,12 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 from scipy.stats import pearsonr
 
-from mechcore.papers.extractive.encoded import EncodedTask
+from mechcore.papers.extractive.encoded import POINTS, TASK, EncodedTask
 from mechcore.papers.extractive.experiments.base import Base, TunedOnTask
 from mechcore.papers.extractive.facts import CITIES
-from mechcore.papers.extractive.ranks import POINTS, TASK
 from mechcore.papers.extractive.results import SCORES
 from mechcore.papers.extractive.scores import extractive_scores
-from mechcore.papers.extractive.tuning import tuned
-from mechcore.papers.extractive.weights import WeightDelta
+from mechcore.papers.extractive.weights import WeightDelta, tuned
 from mechcore.tables import SEED, Column, Schema
 
 SUMS = Schema(
