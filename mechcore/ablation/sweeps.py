@@ -27,7 +27,7 @@ from mechcore.ablation.engines.engine import (
 from mechcore.ablation.engines.path_cuts import PathEngine
 from mechcore.ablation.engines.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import warn_under_chance

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mechcore.data.words import SPECIAL
+from mechcore.data.tokens import SPECIAL
 from mechcore.errors import InputError
 from mechcore.models.protocol import Batch
 from mechcore.registry import Registry
@@ -119,14 +119,10 @@ CategoryFunction: TypeAlias = Callable[[TokenInfo], Bool[Tensor, "batch query ke
 
 @dataclass(frozen=True)
 class Category:
-    """A named set of (query, key) pairs.
+    """A named set of (query, key) pairs; ``causal_only`` for causal models alone.
 
-    Attributes:
-        name: what columns and labels call it.
-        function: says which pairs of a batch it claims; padding and keys out of reach may be among
-            them.
-        causal_only: whether it exists for causal models alone.
-        description: which keys it has, to finish the sentence "attends to".
+    ``function`` says which pairs of a batch it claims; padding and keys out of reach may be among
+    them. ``description`` says which keys it has, to finish the sentence "attends to".
     """
 
     name: str

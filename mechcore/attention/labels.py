@@ -55,12 +55,9 @@ HEAD_CATEGORIES = Schema(
 class Thresholds:
     """When attention to a category names a head.
 
-    The defaults fall into gaps between the masses of the 72 heads of a MiniLM NLI classifier, on
-    2000 MNLI pairs. The ratio matters for short inputs, where uniform attention is large.
-
-    Attributes:
-        mass: minimum mass on the category, where it is defined; above 0, at most 1.
-        ratio: minimum ratio of that mass to the mass under uniform attention, at least 1.
+    ``mass`` is the minimum on the category, where it is defined; ``ratio`` the minimum ratio of
+    that mass to the one under uniform attention, which matters for short inputs. The defaults fall
+    into gaps between the masses of the 72 heads of a MiniLM NLI classifier, on 2000 MNLI pairs.
 
     Raises:
         InputError: a value is out of its range.

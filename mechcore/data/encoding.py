@@ -13,10 +13,15 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mechcore import progress
-from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
-from mechcore.data.tokenizer_checks import check_file, check_unknown
-from mechcore.data.words import SPECIAL, whole_words
+from mechcore.data.tokens import (
+    SPECIAL,
+    answer_ids,
+    check_continues,
+    check_file,
+    check_unknown,
+    whole_words,
+)
 from mechcore.errors import InputError, reason, shown, warn
 from mechcore.session import plain_session
 from mechcore.showing import Shown
@@ -169,9 +174,8 @@ def encode(
         token_types: whether to give segment ids; None follows the tokenizer.
 
     Raises:
-        InputError: a text is too long and must not be cut, or has no token; ``max_length`` leaves
-            no token for a text; the prompt lacks a placeholder; an answer is indistinguishable
-            from another, or does not continue the prompt.
+        InputError: a text is too long and must not be cut, or has no token; the prompt lacks a
+            placeholder; an answer cannot be told from another, or does not continue the prompt.
     """
     if prompt is None:
         _check_room(max_length, tokenizer, examples.two_segments)

@@ -1,7 +1,7 @@
 """Examples as Python has them; functions that need examples take any of these.
 
 A file, a folder that ``datasets`` saved, a `Source` or a list of them; the name or YAML file of a
-task; a DataFrame, ``datasets.Dataset`` or list of dicts with `mechcore.data.columns.KNOWN_COLUMNS`;
+task; a DataFrame, ``datasets.Dataset`` or list of dicts with `mechcore.data.formats.KNOWN_COLUMNS`;
 `Examples`; and, where labels do not matter, a list of texts or of pairs of texts.
 """
 

@@ -26,7 +26,7 @@ from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.batches import real_positions
 from mechcore.models.devices import sent
 from mechcore.models.hooks import Hook, hooked
-from mechcore.models.protocol import Batch, device_of, forward
+from mechcore.models.protocol import Batch, device_of, forward, output_hooks
 
 
 class Counterfactual(Fill):

@@ -105,7 +105,6 @@ def masked(
     Inside the block ``model(...)`` itself is masked; the value of the with statement runs a batch
     and, for a batched mask, repeats its rows for every mask. Rows passed to ``model(...)``
     directly under a batched mask must be ordered mask by mask: [masks * batch, pos].
-
     The model is in evaluation mode inside the block and has its own again after it. Only the
     thread that entered the block can run the model there; deep copies of it are not masked.
 

@@ -31,6 +31,7 @@ from mechcore.models.protocol import (
     device_of,
     forward,
     model_inputs,
+    output_hooks,
 )
 from mechcore.session import plain_session
 from mechcore.showing import Shown
@@ -77,14 +78,10 @@ class MeanActivations(Shown):
     ) -> MeanActivations:
         """Average the activations over all tokens of the data, in float64.
 
-        Args:
-            model: any TransformerLens model.
-            data: examples of any form, see `mechcore.data.given`, whose labels are not used; or
-                batches, dicts of tokenizer outputs, such as those of a ``DataLoader``.
-            per_position: average each position separately, counted from the first real token.
-            n_samples: single-token activations to keep for ``fill="resample"``, drawn uniformly
-                from the tokens averaged.
-            seed: seed of that draw.
+        ``data`` are examples of any form, whose labels are not used, or batches, such as those of a
+        ``DataLoader``. With ``per_position`` each position is averaged separately, counted from the
+        first real token. ``n_samples`` single-token activations are kept for ``fill="resample"``,
+        drawn uniformly by ``seed``.
 
         Raises:
             InputError: there is no batch, ``n_samples`` is negative, or an activation is not

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.data.columns import KNOWN_COLUMNS
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import CLUSTER
+from mechcore.data.formats import KNOWN_COLUMNS
 from mechcore.data.given import given_table
 from mechcore.data.readers import examples_of
 from mechcore.errors import InputError, shown, warn

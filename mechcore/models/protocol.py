@@ -217,12 +217,9 @@ def frozen(model: Any) -> Iterator[None]:
 def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     """Logits of one batch: [batch, class] from classifiers, [batch, pos, vocab] from others.
 
-    The model runs in evaluation mode, whatever its own.
-
-    Args:
-        model: any TransformerLens model.
-        batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
-            [batch, pos]; other entries are ignored, unless Hugging Face would answer otherwise.
+    The model runs in evaluation mode, whatever its own. A batch has ``input_ids`` and optionally
+    ``attention_mask`` and ``token_type_ids``, each [batch, pos]; other entries are ignored, unless
+    Hugging Face would answer otherwise.
 
     Raises:
         InputError: the batch has no ``input_ids``, shapes differ, the model does not know a token

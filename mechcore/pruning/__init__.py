@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from mechcore.pruning.discretise import layer_matched as layer_matched
     from mechcore.pruning.discretise import random_subnetworks as random_subnetworks
     from mechcore.pruning.methods import METHODS as METHODS
+    from mechcore.pruning.methods import PruningError as PruningError
     from mechcore.pruning.methods import Ranking as Ranking
     from mechcore.pruning.methods import Request as Request
-    from mechcore.pruning.pruner import PruningError as PruningError
-    from mechcore.pruning.pruner import prune as prune
+    from mechcore.pruning.methods import prune as prune
     from mechcore.pruning.settings import PRESETS as PRESETS
     from mechcore.pruning.settings import PruneSettings as PruneSettings
     from mechcore.pruning.settings import prune_settings as prune_settings

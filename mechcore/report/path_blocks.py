@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
 from mechcore.ablation.paths.tables import PATHS
 from mechcore.components import Component
-from mechcore.components.paths import ANSWER
+from mechcore.components.names import ANSWER
 from mechcore.report.blocks import Drawing, Paragraph, Shown, Table, table_of
 from mechcore.report.component_figures import LEAST_DRAWN, Edge, Node, Reading, drawn_of, graph
 from mechcore.wording import ALL, OUT_FIRST, PLACES, count, listed, whole, with_interval

@@ -160,10 +160,7 @@ def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
 
 
 def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) -> pd.DataFrame:
-    """How many subnetworks of each target sparsity keep a component.
-
-    Returns:
-        The columns of `HEAD_FREQUENCY`, a row per component and target.
+    """`HEAD_FREQUENCY`: how many subnetworks of each target sparsity keep a component.
 
     Raises:
         InputError: there is no mask.

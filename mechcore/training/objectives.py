@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mechcore.data.answers import answer_ids, single_tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
+from mechcore.data.tokens import answer_ids, single_tokens
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.finite import check_finite

@@ -154,9 +154,6 @@ def newest_state(out: Path) -> int:
 
 HISTORY_FILE = "history.json"
 
-_DIGITS = 9
-"""Digits to which accuracy differences are rounded: 0.51 - 0.5 > 0.01 in floating point."""
-
 
 def write_records(out: Path, records: Sequence[dict[str, Any]], best: int | None) -> None:
     """Write the evaluations and, if training has a patience, the step of the best one."""
@@ -244,7 +241,7 @@ def standing(records: Sequence[Mapping[str, Any]], settings: TrainSettings) -> S
     now: Standing | None = None
     for record in records:
         accuracy = record["accuracy"][settings.watch][ALL]
-        if now is None or round(accuracy - now.accuracy, _DIGITS) > settings.min_delta:
+        if now is None or accuracy > now.accuracy:
             now = Standing(record["step"], accuracy, 0)
         else:
             now = replace(now, waited=now.waited + 1)

@@ -51,7 +51,7 @@ def test_the_planted_components_are_found(planted: Subject) -> None:
 def test_scores_start_from_the_attribution_ranking(
     planted: Subject, monkeypatch: pytest.MonkeyPatch, ranked: int
 ) -> None:
-    monkeypatch.setattr("mechcore.pruning.pruner.RANKED", ranked)
+    monkeypatch.setattr("mechcore.pruning.methods.RANKED", ranked)
     settings = PruneSettings(
         steps=1, lr=0.0, log_alpha_mean=1.0, log_alpha_std=0.0, attribution=2.25, tolerance=1
     )

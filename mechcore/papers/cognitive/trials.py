@@ -17,9 +17,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.data.answers import single_tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
+from mechcore.data.tokens import single_tokens
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.text import (
     ANSWERS,

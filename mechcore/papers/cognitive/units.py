@@ -19,7 +19,7 @@ from mechcore.components import ModelShape
 from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.decoding import VARIABLES, answers_of
 from mechcore.papers.cognitive.probing import activations_at, hook_resid_post, project, silhouette
-from mechcore.papers.cognitive.probing.inputs import standardised
+from mechcore.papers.cognitive.probing.activations import standardised
 from mechcore.papers.cognitive.probing.selectivity import selectivity
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.text import MODALITIES

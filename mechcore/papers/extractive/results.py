@@ -124,8 +124,6 @@ class ExtractiveScores(Shown):
     """Extractive scores of every component at every token of every prompt.
 
     Attributes:
-        shape: the model's.
-        informative, upstream, downstream: the scores.
         other: first-order effect of changed weights that are of no component (embeddings,
             normalisations, the bias of W_O), in logits.
         rewards_before, rewards_after: R at W0 and at W1.

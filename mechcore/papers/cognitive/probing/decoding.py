@@ -18,7 +18,7 @@ from torch import Tensor
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
 from mechcore.evaluation.intervals import Interval, share_interval
-from mechcore.papers.cognitive.probing.inputs import coded, matrix_of
+from mechcore.papers.cognitive.probing.activations import coded, matrix_of
 from mechcore.papers.cognitive.probing.linear import Classifier, Fold, Loss
 from mechcore.showing import Shown
 

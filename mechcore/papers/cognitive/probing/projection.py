@@ -13,7 +13,7 @@ from sklearn.metrics import pairwise_distances, silhouette_score
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.papers.cognitive.probing.inputs import coded, matrix_of, standardised
+from mechcore.papers.cognitive.probing.activations import coded, matrix_of, standardised
 from mechcore.showing import Shown
 
 Method: TypeAlias = Literal["umap", "pca"]

@@ -17,12 +17,10 @@ from scipy.stats import multivariate_t
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from mechcore.errors import InputError, warn
+from mechcore.errors import InputError
 from mechcore.evaluation.p_values import attained_level
-from mechcore.papers.cognitive.probing.inputs import standardised
+from mechcore.papers.cognitive.probing.activations import standardised
 from mechcore.showing import Shown
-
-VIF_LIMIT = 10
 
 _BLOCK = 2**22
 """Most numbers (float64) in an array of a block of permutations."""
@@ -52,10 +50,7 @@ class Selectivity(Shown):
             held); partial_r (correlation given the other terms); p (two-sided, (1 + permutations at
             least as large) / (1 + permutations)); selective (p <= alpha).
         correlations: of the estimated coefficients of two terms, [term, term].
-        interactions: the names of the interactions.
         constant: units that are constant; their coefficients are 0, and their p is 1.
-        n_units: units in all.
-        n_examples: examples in the regression.
         level: how often a test finds a unit selective that follows nothing: alpha or less.
     """
 
@@ -120,7 +115,7 @@ def selectivity(
     (Freedman and Lane 1983). The same permutations serve all units and terms. The model is linear,
     and a misfit can pass for selectivity. ``variables`` are numbers by name, one per example;
     ``interactions`` are pairs of them whose product is a further term; ``alpha`` is the level of a
-    single test. A warning names terms with a variance inflation factor above `VIF_LIMIT`.
+    single test.
 
     Raises:
         InputError: a value is not a finite number; a variable has a single value; terms are
@@ -147,7 +142,6 @@ def selectivity(
     design = np.stack([*main.values(), *products.values()], axis=1)
     precision = _inverse_correlations(design, names)
     inflation = precision.diagonal()
-    _warn_inflation(names, inflation)
     correlations = precision / np.sqrt(np.outer(inflation, inflation))
     coefficient, partial_r, exceeding = _regress(values, design, permutations, seed)
     p = (1 + exceeding) / (1 + permutations)
@@ -197,17 +191,6 @@ def _inverse_correlations(
             "place of signs), or leave out one of these terms"
         )
     return (directions / sizes) @ directions.T
-
-
-def _warn_inflation(names: Sequence[str], inflation: Float[np.ndarray, " term"]) -> None:
-    factors = zip(names, inflation, strict=True)
-    high = [f"{name} {factor:.1f}" for name, factor in factors if factor > VIF_LIMIT]
-    if high:
-        warn(
-            f"variance inflation above {VIF_LIMIT}: {', '.join(high)}; these terms are nearly "
-            "collinear, so that their coefficients are unsure and selectivity for them is hard to "
-            "detect"
-        )
 
 
 # -- the regression -------------------------------------------------------------------------------

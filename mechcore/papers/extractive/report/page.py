@@ -9,10 +9,9 @@ import pandas as pd
 from mechcore.papers.evidence import VERDICTS
 from mechcore.papers.extractive.experiments.freezing import Freezing
 from mechcore.papers.extractive.experiments.grafting import Grafting
-from mechcore.papers.extractive.experiments.localization import Localization
 from mechcore.papers.extractive.experiments.ordering import Ordering
 from mechcore.papers.extractive.experiments.recall import Ocr
-from mechcore.papers.extractive.experiments.score_maps import Scores
+from mechcore.papers.extractive.experiments.score_maps import Localization, Scores
 from mechcore.papers.extractive.report.looks import (
     CLAIMS,
     IMPLICATIONS,

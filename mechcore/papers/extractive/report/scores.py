@@ -12,8 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from mechcore.papers.extractive.experiments.localization import LOCALIZATION, LOCALIZATION_R2
-from mechcore.papers.extractive.experiments.score_maps import SUMS
+from mechcore.papers.extractive.experiments.score_maps import LOCALIZATION, LOCALIZATION_R2, SUMS
 from mechcore.papers.extractive.report.looks import (
     CLAIMS,
     KINDS,
