@@ -31,30 +31,18 @@ class OffTrackError(MechcoreError):
 
 
 class MaskTraining:
-    """One mask in training; call `draw` and `update` in turn until it `is_done`.
-
-    ``moved`` is added to log_alpha at the start, [layer, component].
-    """
+    """One mask in training; call `draw` and `update` in turn until it `is_done`."""
 
     def __init__(
-        self,
-        settings: PruneSettings,
-        shape: ModelShape,
-        target_sparsity: float,
-        seed: int,
-        moved: Tensor | float = 0.0,
+        self, settings: PruneSettings, shape: ModelShape, target_sparsity: float, seed: int
     ) -> None:
-        self.settings, self.shape, self.target_sparsity, self.seed = (
-            settings,
-            shape,
-            target_sparsity,
-            seed,
-        )
+        self.settings, self.shape = settings, shape
+        self.target_sparsity, self.seed = target_sparsity, seed
         self.name = subnetwork_name(target_sparsity, seed)
         self.step = 0
         self.generator = torch.Generator().manual_seed(seed)
         start = torch.randn(shape.n_layers, shape.columns, generator=self.generator)
-        self.log_alpha = settings.log_alpha_mean + moved + settings.log_alpha_std * start
+        self.log_alpha = settings.log_alpha_mean + settings.log_alpha_std * start
         self.multipliers = torch.zeros(2)
         self.history = torch.zeros(settings.total_steps(target_sparsity), len(HISTORY))
         self._drawn: Tensor | None = None

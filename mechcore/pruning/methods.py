@@ -40,9 +40,6 @@ from mechcore.pruning.teacher import ORDER, Teacher, example_order
 from mechcore.registry import Registry
 from mechcore.session import plain_session
 
-RANKED = 256
-"""Approximate number of examples for ranking components before masks are trained."""
-
 
 class PruningError(MechcoreError):
     """Some masks could not be trained.
@@ -99,10 +96,7 @@ def prune(
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
         check_keeps_some(target_sparsities, shape)
-    moved = _moved(model, data, means, settings.attribution)
-    trainings = [
-        MaskTraining(settings, shape, t, seed, moved) for t in target_sparsities for seed in seeds
-    ]
+    trainings = [MaskTraining(settings, shape, t, s) for t in target_sparsities for s in seeds]
     partial = Partial(
         state,
         "pruning",
@@ -134,19 +128,6 @@ def prune(
                     partial.save(states, {"failed": failed})
             advance()
     return _results(trainings, failed, ModelIdentity.of(model), means)
-
-
-def _moved(
-    model: Any, data: EncodedExamples, means: MeanActivations, by: float
-) -> Float[Tensor, "layer component"] | float:
-    """Initial offsets of log_alpha by attribution rank, from ``-by`` to ``by`` in equal steps."""
-    if not by:
-        return 0.0
-    some = data.part(range(0, len(data), -(-len(data) // RANKED)))
-    scores = attribution_scores(model, some, means).flatten()
-    ranks = torch.empty(len(scores))
-    ranks[scores.argsort(stable=True)] = torch.linspace(-by, by, len(scores))
-    return ranks.reshape(ModelShape.of(model).n_layers, -1)
 
 
 def _take_step(

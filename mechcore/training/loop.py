@@ -169,16 +169,13 @@ def arguments_for(
 ) -> TrainingArguments:
     """The Trainer's own settings: one device, no logs, only the requested checkpoints."""
     check_precision(settings.precision, device)
-    constant = settings.schedule == "constant"
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=total,
         per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.accumulate,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type="constant_with_warmup" if constant else "linear",
         warmup_steps=settings.warmup_steps,
-        max_grad_norm=settings.max_grad_norm,
         seed=settings.seed,
         bf16=settings.precision == "bfloat16",
         fp16=settings.precision == "float16",

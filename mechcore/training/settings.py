@@ -28,7 +28,10 @@ class TrainSettings:
     )
     steps: int | None = setting(None, "Optimiser steps, instead of epochs.", "--steps", least=1)
     learning_rate: float = setting(
-        5e-5, "Peak rate of AdamW, reached after the warm-up.", "--learning-rate", above=0
+        5e-5,
+        "Peak rate of AdamW, reached after the warm-up; it then falls linearly to zero.",
+        "--learning-rate",
+        above=0,
     )
     batch_size: int = setting(
         64,
@@ -43,11 +46,7 @@ class TrainSettings:
     warmup_steps: int = setting(
         0, "Steps over which the rate rises linearly from zero.", "--warmup-steps", least=0
     )
-    schedule: Literal["linear", "constant"] = setting(
-        "linear", "Rate after the warm-up: linear falls to zero at the last step."
-    )
     weight_decay: float = setting(0.01, "Weight decay of AdamW, on every parameter.", least=0)
-    max_grad_norm: float = setting(1.0, "Maximum gradient norm; 0: no clipping.", least=0)
     evaluate_every: int = setting(
         200,
         "Steps between evaluations; the last step is always evaluated.",
