@@ -21,8 +21,7 @@ from mechcore.main_study.config import Analyses, StudyConfig
 from mechcore.pruning import Subnetwork, prune_settings
 from mechcore.steps.config import DataConfig
 from mechcore.study.engine import perform
-from mechcore.study.executors import Executor, Local
-from mechcore.study.ray_executor import OnRay
+from mechcore.study.executors import Executor, Local, OnRay
 from mechcore.study.run import prepare
 
 WORKERS = 2
@@ -41,9 +40,9 @@ def study(steps: int, n_seeds: int) -> StudyConfig:
 def timed(config: StudyConfig, folder: Path, executor: Executor) -> tuple[float, dict[str, Any]]:
     """Seconds for all jobs of a study, and its masks by name."""
     start = time.perf_counter()
-    prepared = prepare(config, folder)
-    prepared.store.create()
-    perform(prepared.study, prepared.store, executor, folder)
+    planned, store, _ = prepare(config, folder)
+    store.create()
+    perform(planned, store, executor, folder)
     seconds = time.perf_counter() - start
     files = (folder / "store" / "objects").glob("*/*/masks/*.safetensors")
     return seconds, {path.name: Subnetwork.load(path).scores for path in files}

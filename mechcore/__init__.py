@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 wait_briefly()
 attach(__name__)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Mask",

@@ -30,11 +30,8 @@ SECONDS_BETWEEN_SAVES = 30.0
 class Partial:
     """Tensors of unfinished work, in a file of ``folder``; None saves nothing.
 
-    Its name has a digest of ``depends_on``: the model, examples, means and JSON values that
-    determine the results.
-
-    Raises:
-        InputError: the folder could not be written.
+    Its name has a digest of ``depends_on``: all that determines the results. An `InputError` says
+    that the folder cannot be written.
     """
 
     def __init__(self, folder: str | Path | None, kind: str, **depends_on: Any) -> None:

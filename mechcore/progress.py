@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal; elsewhere, as in log files, a line per tenth of the work."""
+"""Progress: a bar on a terminal; elsewhere, as in log files, a line a step, and one a minute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Advance: TypeAlias = Callable[..., None]
-"""Called with the amount of work done since the previous call, by default 1."""
+"""Called with the amount of work done since the previous call, 1 by default, and what it was."""
+
+_EVERY = 60.0  # seconds between lines about unfinished work
 
 
 _shown: ContextVar[_Bars | _Lines | None] = ContextVar("shown", default=None)
@@ -52,7 +54,7 @@ def bar(description: str, total: float) -> Iterator[Advance]:
     """Progress over work of size ``total``; call the yielded function with each amount done."""
     display, name = _shown.get(), _within.get()
     if display is None:
-        yield lambda amount=1: None
+        yield lambda amount=1, name="": None
         return
     with display.add(f"{name}: {description}" if name else description, total) as advance:
         yield advance
@@ -74,7 +76,7 @@ class _Bars:
         self.progress.start()  # with the first bar: an earlier error leaves no blank line
         task = self.progress.add_task(description, total=total)
         try:
-            yield lambda amount=1: self.progress.advance(task, amount)
+            yield lambda amount=1, name="": self.progress.advance(task, amount)
         finally:
             if _within.get():
                 self.progress.remove_task(task)
@@ -90,17 +92,20 @@ class _Lines:
 
     @contextmanager
     def add(self, description: str, total: float) -> Iterator[Advance]:
-        completed, n_lines, started = 0.0, 0, time.monotonic()
+        completed, inner, started = 0.0, bool(_within.get()), time.monotonic()
+        last = started
 
-        def advance(amount: float = 1) -> None:
-            nonlocal completed, n_lines
+        def advance(amount: float = 1, name: str = "") -> None:
+            nonlocal completed, last
             completed += amount
-            tenths = int(completed * 10 / total + 1e-9)
-            if tenths > n_lines:
-                n_lines = tenths
-                left = (time.monotonic() - started) * (total - completed) / completed
-                time_left = f", about {_duration(left)} left" if tenths < 10 else ""
-                _print(self.console, f"{description}: {100 * completed / total:.0f} %{time_left}")
+            now, ended = time.monotonic(), completed >= total * (1 - 1e-9)
+            if not (name or now - last >= _EVERY or (ended and not inner)):
+                return
+            last = now
+            left = (now - started) * (total - completed) / max(completed, 1e-9)
+            time_left = "" if ended else f", about {_duration(left)} left"
+            share = f"{100 * completed / total:.0f} %{f' ({name})' if name else ''}"
+            _print(self.console, f"{description}: {share}{time_left}")
 
         yield advance
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from pkgutil import resolve_name
+from typing import Generic, TypeVar
 
 from mechcore.errors import InputError
 
 T = TypeVar("T")
-
-
-def imported(place: str) -> Any:
-    """The object at ``module:attribute``, in the notation of entry points."""
-    point = EntryPoint(place, place, "")
-    return getattr(import_module(point.module), point.attr)
 
 
 class Registry(Generic[T]):
@@ -77,7 +71,7 @@ class Registry(Generic[T]):
         if name not in self._imported:
             place = self._entries()[name].value
             try:
-                self._imported[name] = imported(place)
+                self._imported[name] = resolve_name(place)
             except (ImportError, AttributeError) as error:
                 raise InputError(
                     f"{self.what} {name!r}: {place} cannot be imported ({error}); reinstall the "

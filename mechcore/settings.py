@@ -5,6 +5,8 @@ Validation, the command-line option, the line in a file's template and the refer
 
 from __future__ import annotations
 
+import operator
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
@@ -51,38 +53,19 @@ class Setting:
     panel: str = ""
     rare: bool = False
 
-    @property
-    def limited(self) -> bool:
-        """Whether numbers have a range."""
-        return (self.least, self.above, self.most, self.below) != (None,) * 4
-
-    def _most(self, kind: type) -> float | None:
-        if self.most is None and self.below is None:
-            return _LARGEST[kind]
-        return self.most
+    def limits(self, kind: type) -> list[tuple[str, float, Any]]:
+        """Each limit of numbers: words, value and comparison; NaN meets none."""
+        low = [("of at least", self.least, operator.ge), ("above", self.above, operator.gt)]
+        high = [("at most", self.most, operator.le), ("below", self.below, operator.lt)]
+        given = [(word, limit, meets) for word, limit, meets in (*low, *high) if limit is not None]
+        if given and self.most is None and self.below is None:
+            given.append(("at most", _LARGEST[kind], operator.le))
+        return given
 
     def range(self, kind: type) -> str:
-        """The range of numbers in words."""
-        most = self._most(kind)
-        if self.least is not None and most is not None:
-            return f"from {_number(self.least)} to {_number(most)}"
-        low = f"of at least {_number(self.least)}" if self.above is None else ""
-        high = f"below {_number(self.below)}" if most is None else f"at most {_number(most)}"
-        return f"{low or f'above {_number(self.above)}'} and {high}"
-
-    def contains(self, value: float, kind: type) -> bool:
-        """Whether a number is in its range; NaN never is."""
-        most = self._most(kind)
-        return (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-            and (most is None or value <= most)
-        )
-
-
-def _number(value: float | None) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
+        """The range of numbers in words; empty if there is none."""
+        words = " and ".join(f"{word} {limit:.10g}" for word, limit, _ in self.limits(kind))
+        return re.sub("of at least (.*) and at most", r"from \1 to", words)
 
 
 def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
@@ -193,38 +176,23 @@ def _problem(kind: Any, value: Any, setting: Setting) -> str:
         words = "a whole number" if kind is int else "a number"
         holds = isinstance(value, int if kind is int else (int, float))
         holds = holds and not isinstance(value, bool)
-        if setting.limited:
-            words += f" {setting.range(kind)}"
-            holds = holds and setting.contains(value, kind)
-        return "" if holds else words
+        holds = holds and all(meets(value, limit) for _, limit, meets in setting.limits(kind))
+        return "" if holds else f"{words} {setting.range(kind)}".strip()
     if kind is str:
-        return _text_problem(value, setting)
+        holds = isinstance(value, str)
+        if setting.place:
+            holds = holds and value.strip() and all(ord(character) >= 32 for character in value)
+        return "" if holds else "text" + " without control characters" * setting.place
     if origin is tuple:
-        return _tuple_problem(get_args(kind), value, setting)
+        return _list_problem(get_args(kind)[0], value, setting)
     return ""
 
 
-def _text_problem(value: Any, setting: Setting) -> str:
-    if not isinstance(value, str):
-        return "text"
-    if not setting.place:
-        return ""
-    usable = value.strip() and not any(ord(c) < 32 for c in value)
-    return "" if usable else "text without control characters"
-
-
-def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
+def _list_problem(kind: Any, value: Any, setting: Setting) -> str:
     if not isinstance(value, (tuple, list)):
         return "a list"
-    if kinds[-1] is not ...:
-        if len(value) != len(kinds):
-            return f"{len(kinds)} values"
-        kinds = kinds[:1]
-    kind = kinds[0]
-    wrong = any(_problem(kind, item, setting) for item in value)
-    if setting.distinct and (not value or len(set(value)) < len(value)):
-        wrong = True
-    if not wrong:
+    repeats = setting.distinct and (not value or len(set(value)) < len(value))
+    if not repeats and not any(_problem(kind, item, setting) for item in value):
         return ""
     if get_origin(kind) is Literal and setting.distinct:
         return f"some of {', '.join(get_args(kind))}, each once"
@@ -259,6 +227,10 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
     """The settings with changed values, by dotted name; raises `InputError` if one is invalid."""
     changes: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
+    presets: Presets[S] | None = getattr(settings, "presets", None)
+    if presets is not None:
+        changes |= values
+        return presets.make(changes.pop("preset", settings), **changes)
     for name, value in values.items():
         first, dot, rest = name.partition(".")
         if dot:
@@ -272,11 +244,7 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
                 f"{name}: {next(iter(further))} is set, but {name} is left out ({name}: null); "
                 "leave out both or neither"
             )
-        presets = getattr(type(group), "presets", None)
-        if presets is None:
-            changes[name] = with_values(group, further)
-        else:
-            changes[name] = presets.make(further.pop("preset", group), **further)
+        changes[name] = with_values(group, further)
     return replace(settings, **changes) if changes else settings  # type: ignore[type-var]
 
 

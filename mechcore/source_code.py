@@ -180,19 +180,13 @@ def _private(node: ast.stmt) -> set[str]:
 def _digest(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            if ast.get_docstring(node, clean=False) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-            # A string after an assignment is also documentation.
+            # A string that stands alone is documentation, also after an assignment.
             node.body = [inner for inner in node.body if not _is_text(inner)] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
 
 def _is_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
 
 
 def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.errors import InputError
 from mechcore.files import write_csv
-from mechcore.wording import DASH, SPLITS, number, number_range, percent, small, sparsity, whole
+from mechcore.wording import DASH, SPLITS, number, percent, small, span, sparsity, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,11 +58,6 @@ class Column:
         unit = self.unit or ("points" if self.kind == "points" else "")
         return (self.header or self.name.replace("_", " ")) + (f" ({unit})" if unit else "")
 
-    @property
-    def is_words(self) -> bool:
-        """Whether it holds words rather than numbers."""
-        return self.kind in ("text", "flag")
-
     def called(self, header: str, **changes: Any) -> Column:
         """The column with another header, or other changes."""
         return replace(self, header=header, **changes)
@@ -104,10 +99,8 @@ class Column:
     def between(self, low: float, high: float) -> str:
         """A range as shown on a page, or a single value if both ends look the same."""
         if self.kind == "number":
-            return number_range([low, high])
-        if not math.isfinite(low) or self.show(low) == self.show(high):
-            return self.show(low)
-        return f"{self._plain(low)}{' to ' if self.kind == 'points' else DASH}{self.show(high)}"
+            return span([low, high])
+        return span([low, high], self.show, " to " if self.kind == "points" else DASH)
 
     def _shown(self, value: float) -> str:
         if self.shown == "small":
@@ -235,26 +228,18 @@ class Schema:
                 raise InputError(f"table {self.name}: column {name}: {error}") from error
 
     def read(self, path: Path) -> pd.DataFrame:
-        """Read such a table, where empty cells are missing numbers, or empty texts.
-
-        Raises:
-            InputError: a column is missing or has values of another type, or rows are too long.
-        """
+        """Read a table; empty cells are missing numbers or empty texts. Raises `InputError`."""
         import pandas as pd
 
         try:
             # Everything as text first: a subset may be called "None", "NA" or "007".
             frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-        except pd.errors.EmptyDataError:
-            frame = pd.DataFrame(columns=pd.Index(self.required), dtype=str)
-        except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise InputError(
                 f"{path}: cannot be read as CSV ({error}); run its step again"
             ) from error
         if not isinstance(frame.index, pd.RangeIndex):  # pandas takes extra first cells as an index
             raise InputError(f"{path}: rows have more cells than the header; run its step again")
-        if len(frame) == 0:
-            frame = frame.reindex(columns=[*dict.fromkeys([*self.required, *frame.columns])])
         missing = [name for name in self.required if name not in frame.columns]
         if missing:
             there = ", ".join(map(str, frame.columns))

@@ -75,10 +75,8 @@ def _agree(logits: Tensor, expected: Tensor, what: str) -> None:
 
 def _embedded(which: Any = "encoder", answers: bool = True) -> Any:
     config = ModelConfig(embedded=which)
-    inputs, (examples, _) = (
-        open_model(config, answers=answers),
-        read_split("train", config, SMALL.data),
-    )
+    inputs = open_model(config, answers=answers)
+    examples, _ = read_split("train", config, SMALL.data)
     return inputs.model, inputs.encode(examples, words=not answers)
 
 
@@ -172,16 +170,10 @@ def check_pruning_method(method: str | PruningMethod) -> None:
         first, again = find(request), find(request)
         changed = [name for name in before if not torch.equal(weights[name], before[name])]
         _expect(not changed, f"changes {len(changed)} weights of the model; expected none")
-        runs, asked = (
-            sorted((s.target_sparsity, s.seed) for s in first),
-            [(t, s) for t in target_sparsities for s in seeds],
-        )
+        runs = sorted((s.target_sparsity, s.seed) for s in first)
+        asked = [(t, s) for t in target_sparsities for s in seeds]
         line = f"gives the targets and seeds {runs}; expected {asked}, or each target once"
-        _expect(
-            runs == asked
-            or [target_sparsity for target_sparsity, _ in runs] == [*target_sparsities],
-            line,
-        )
+        _expect(runs == asked or [t for t, _ in runs] == [*target_sparsities], line)
         for subnetwork, other in zip(first, again, strict=True):
             name, values = subnetwork.name, subnetwork.mask.values
             pruned = round(subnetwork.target_sparsity * n)
@@ -224,7 +216,6 @@ def check_analysis(
     settings: Mapping[str, Any] | None = None,
     *,
     others: Mapping[str, Any] | None = None,
-    study: StudyConfig = SMALL,
 ) -> None:
     """Check a registered analysis, with ``settings``, in a small study of the embedded encoder.
 
@@ -243,15 +234,15 @@ def check_analysis(
         _check_import(cls.__module__)
         analysis = replace(cls(), **settings or {})  # type: ignore[type-var]
         check(analysis, "settings")
-        jobs = _jobs(study, analysis)
+        jobs = _jobs(analysis)
         for name, entry in entries(cls).items():
             value = getattr(analysis, name)
             other = others[name] if others and name in others else _other(entry, value)
-            same = _jobs(study, replace(analysis, **{name: other})) == jobs  # type: ignore[type-var]
+            same = _jobs(replace(analysis, **{name: other})) == jobs  # type: ignore[type-var]
             line = "the same jobs; expected others" if same else "other jobs; expected the same"
             line = f"setting {name}: {value!r} and {other!r} make {line}, see without_effect"
             _expect(same == (name in cls.without_effect), line)
-        _check_results(analysis, study, Path(folder))
+        _check_results(analysis, Path(folder))
 
 
 def _check_import(module: str) -> None:
@@ -262,15 +253,15 @@ def _check_import(module: str) -> None:
     _expect(new.returncode == 0, f"import of {module}: {line}")
 
 
-def _asking(study: StudyConfig, analysis: Analysis) -> StudyConfig:
+def _asking(analysis: Analysis) -> StudyConfig:
     """A study of this analysis alone, which may have been registered after studies were defined."""
-    analyses = copy(study.analyses)
+    analyses = copy(SMALL.analyses)
     object.__setattr__(analyses, analysis.kind, analysis)
-    return replace(study, analyses=analyses, only=(analysis.kind,))
+    return replace(SMALL, analyses=analyses, only=(analysis.kind,))
 
 
-def _jobs(study: StudyConfig, analysis: Analysis) -> set[str]:
-    return {job.key for job in make_plan(_asking(study, analysis)).jobs}
+def _jobs(analysis: Analysis) -> set[str]:
+    return {job.key for job in make_plan(_asking(analysis)).jobs}
 
 
 def _other(entry: Entry, value: Any) -> Any:
@@ -285,9 +276,9 @@ def _other(entry: Entry, value: Any) -> Any:
     raise AssertionError(f"setting {entry.name}: pass another value than {value!r} in others")
 
 
-def _check_results(analysis: Analysis, study: StudyConfig, folder: Path) -> None:
+def _check_results(analysis: Analysis, folder: Path) -> None:
     cls, first, second = type(analysis), folder / "first", folder / "second"
-    run_study(_asking(study, analysis), first)
+    run_study(_asking(analysis), first)
     whole, empty = read_run(first), RunFolder(first, {})
     extra = {name.removesuffix(".csv") for name in whole.table_files} - {*whole.schemas}
     _expect(not extra, f"tables {extra} have no schema; expected one for each")
@@ -295,7 +286,7 @@ def _check_results(analysis: Analysis, study: StudyConfig, folder: Path) -> None
     shows: list[Any] = [block for block in cls.blocks(empty) if not getattr(block, "note", False)]
     shows += cls.headlines(empty)
     _expect(not shows, f"shows {shown(shows)} of a run without its tables; expected at most notes")
-    run_study(_asking(study, analysis), second)
+    run_study(_asking(analysis), second)
     for name in whole.table_files:
         same = (first / "tables" / name).read_bytes() == (second / "tables" / name).read_bytes()
         _expect(same, f"table {name} differs the second time; expected the same")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -14,13 +14,11 @@ DASH = "\u2013"
 NOT_AVAILABLE = "n/a"
 SPLITS = {"train": "training", "id": "in-domain", "ood": "out-of-domain"}
 PLACES = {"id": "in domain", "ood": "out of domain"}
-"""Adverbial phrases for the splits of the test data."""
 ALL = "all"
 """The subset that holds every example of a data set."""
 FULL = "full"
 
 OUT_FIRST = ("ood", "id")
-"""Splits of the test data, out of domain first."""
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 
 SIGNIFICANT = 0.05
@@ -67,23 +65,16 @@ def sparsity(share: float) -> str:
     return f"{100 * share:.4g}{SPACE}%" if math.isfinite(share) else NOT_AVAILABLE
 
 
+def span(values: Iterable[float], show: Callable[[float], str] = number, to: str = " to ") -> str:
+    """The smallest and largest of some values, or one value if they look the same."""
+    finite = [value for value in values if math.isfinite(value)] or [math.nan]
+    low, high = show(min(finite)), show(max(finite))
+    return low if low == high else low.removesuffix(f"{SPACE}%") + to + high
+
+
 def percent_range(shares: Iterable[float]) -> str:
     """The smallest and largest of some shares, or the one value when they look the same."""
-    low, high = _ends(shares)
-    if percent(low) == percent(high):
-        return percent(low)
-    return f"{number(100 * low, 1)}{DASH}{percent(high)}"
-
-
-def number_range(values: Iterable[float]) -> str:
-    """The smallest and largest of some numbers, or the one value when they look the same."""
-    low, high = _ends(values)
-    return number(low) if number(low) == number(high) else f"{number(low)} to {number(high)}"
-
-
-def _ends(values: Iterable[float]) -> tuple[float, float]:
-    finite = [value for value in values if math.isfinite(value)]
-    return (min(finite), max(finite)) if finite else (math.nan, math.nan)
+    return span(shares, percent, DASH)
 
 
 def effect(value: float, metric: str, *, unit: bool = True) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -81,14 +81,8 @@ def described(error: ValidationError, kind: Any) -> str:
 
 def _beside(place: tuple[int | str, ...], owner: Any) -> str:
     """Names of the settings next to the one at a place in a dataclass's settings."""
-    named = False  # whether the next part is a name that the user chose
-    for part in place[:-1]:
-        hints = get_type_hints(owner)
-        if named or part not in hints:  # others are places in lists, choices between types
-            named = False
-            continue
-        named = get_origin(hints[part]) is Mapping
-        owner = _dataclass_in(hints[part]) or owner
+    for part in place[:-1]:  # some are places in lists, or names that the user chose
+        owner = _dataclass_in(get_type_hints(owner).get(str(part))) or owner
     return ", ".join(entries(owner))
 
 

@@ -1,4 +1,4 @@
-"""Progress: silent by default, lines where there is no terminal."""
+"""Progress: silent by default, a line a step where there is no terminal."""
 
 import io
 import re
@@ -24,13 +24,10 @@ def test_bars_are_silent_unless_shown(capsys):
     assert captured.out == captured.err == ""
 
 
-def test_without_a_terminal_every_tenth_is_a_line(capsys):
+def test_without_a_terminal_a_line_tells_the_end(capsys):
     with progress.shown():
         run(20)
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in lines] == [
-        f"work: {n} %" for n in range(10, 101, 10)
-    ]
+    assert capsys.readouterr().err == "work: 100 %\n"
 
 
 class Clock:
@@ -52,16 +49,35 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_lines_have_per_cent_and_the_time_left(capsys: Capture, clock: Clock) -> None:
     with progress.shown(), progress.bar("sweep", 200.0) as advance:
-        for cost, seconds in ((10, 5), (10, 5), (50, 25), (1, 0), (109, 200), (20, 10)):
+        for cost, seconds in ((20, 30), (50, 40), (1, 50), (109, 200), (20, 10)):
             clock.now += seconds
             advance(cost)
-    # 10 of 200 is no tenth; 20 took 10 s, so 180 take 90 s, or 1.5 min; 70 took 35 s; 71 is no
-    # new tenth; 180 took 235 s, so 20 take 26 s; at the end nothing is left.
+    # After 30 s there is no line; 70 took 70 s, so 130 take 130 s; 71 come within a minute of that;
+    # 180 took 320 s, so 20 take 36 s; at the end nothing is left.
     assert capsys.readouterr().err.splitlines() == [
-        "sweep: 10 %, about 2 min left",
-        "sweep: 35 %, about 65 s left",
-        "sweep: 90 %, about 26 s left",
+        "sweep: 35 %, about 2 min left",
+        "sweep: 90 %, about 36 s left",
         "sweep: 100 %",
+    ]
+
+
+def test_work_with_a_name_has_a_line_and_short_work_within_it_none(
+    capsys: Capture, clock: Clock
+) -> None:
+    with progress.shown(), progress.bar("study", 4.0) as advance:
+        with progress.within("means"):
+            run(3)
+        clock.now += 5
+        advance(1.0, "means")
+        with progress.within("prune"), progress.bar("steps", 10) as step:
+            clock.now += 90
+            step(5)
+            step(5)
+        advance(3.0, "prune")
+    assert capsys.readouterr().err.splitlines() == [
+        "study: 25 % (means), about 15 s left",
+        "prune: steps: 50 %, about 2 min left",
+        "study: 100 % (prune)",
     ]
 
 
@@ -77,14 +93,19 @@ def test_on_a_terminal_work_is_a_bar_in_per_cent() -> None:
     assert re.search(r"means.*25%", screen.getvalue())
 
 
-def test_within_puts_a_name_before_lines_inside_the_block(capsys: Capture) -> None:
+def test_within_puts_a_name_before_lines_inside_the_block(capsys: Capture, clock: Clock) -> None:
+    def run_for_a_minute() -> None:
+        with progress.bar("work", 1) as advance:
+            clock.now += 60
+            advance()
+
     with progress.shown():
         with progress.within("2/7 prune"):
-            run(1)
+            run_for_a_minute()
             with progress.within("inner"):
-                run(1)
-            run(1)
-        run(1)
+                run_for_a_minute()
+            run_for_a_minute()
+        run_for_a_minute()
     names = ["2/7 prune: work", "inner: work", "2/7 prune: work", "work"]
     assert capsys.readouterr().err.splitlines() == [f"{name}: 100 %" for name in names]
 

@@ -7,8 +7,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from mechcore.settings import Entry, entries
-from mechcore.study.kinds import STUDIES
-from mechcore.study.template import in_yaml
+from mechcore.study.kinds import STUDIES, in_yaml
 
 PLACE = "*Pages built by `mkdocs serve` list the settings here.*"
 
@@ -75,6 +74,6 @@ def _meaning(entry: Entry) -> str:
     example = f" Such as `{entry.setting.example}`." if entry.setting.example else ""
     numbers = [kind for kind in entry.choices if kind in (int, float)]
     limits = ""
-    if numbers and entry.setting.limited:
+    if numbers and entry.setting.range(numbers[0]):
         limits = f" Expected {entry.setting.range(numbers[0])}."
     return (entry.setting.help + limits + example).replace("|", "\\|")

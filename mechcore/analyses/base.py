@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import ConfigDict
 
 from mechcore import report
-from mechcore.registry import imported
 from mechcore.settings import OF_STUDY, check
 from mechcore.steps.base import MainStep
 from mechcore.tables import Schema
@@ -46,7 +46,7 @@ class tables_in:
         self.places = places
 
     def __get__(self, instance: object, owner: type) -> tuple[Schema, ...]:
-        return tuple(imported(place) for place in self.places)
+        return tuple(map(resolve_name, self.places))
 
 
 class Planning(Protocol):
@@ -104,6 +104,7 @@ class Analysis(MainStep):
         title: title of its section.
         opens: whether its section precedes the summary.
         first: whether its section and summary lines precede those of others.
+        story: whether its first headline is in the story that opens the page.
         always: whether it always runs; it then has no settings.
         question: whether it has a command and a method of its own; else only studies run it.
         study_options: study settings that its command also has options for.
@@ -120,6 +121,7 @@ class Analysis(MainStep):
     title: ClassVar[str] = ""
     opens: ClassVar[bool] = False
     first: ClassVar[bool] = False
+    story: ClassVar[bool] = False
     always: ClassVar[bool] = False
     question: ClassVar[bool] = True
     asked: ClassVar[bool] = False

@@ -46,6 +46,7 @@ class Failure(Ablating, Analysis):
 
     kind = "failure"
     title = "What is wrong out of domain?"
+    story = True
     first = True
     label = "what is wrong out of domain"
     needs = ("means", "sweep", "swept")
@@ -140,7 +141,7 @@ class Failure(Ablating, Analysis):
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
-        """What is wrong, what explains it, and what hurts and what is needed."""
+        """What is wrong, what explains it, where, and what hurts and what is needed."""
         from mechcore.ablation.effects.failure import explanation, gap_of
 
         failure, sets = run.filled("failure"), run.filled("failure_sets")
@@ -150,6 +151,7 @@ class Failure(Ablating, Analysis):
         yield _gap_sentence(failure, gap, why)
         if why.kind != "none":
             yield _explained(sets, why)
+            yield from _subsets(failure)
         yield _ranking(sets)
 
 
@@ -184,23 +186,22 @@ def _gap_sentence(failure: pd.DataFrame, gap: Gap, why: Explanation) -> str:
         text += "; there are too few examples of a label to tell how much a threshold gives back"
     else:
         text += "; with one label, a moved threshold cannot be told from missing information"
-    return f"{text}. {_carried(outside)}".strip()
-
-
-def _carried(outside: pd.DataFrame) -> str:
-    """Which label and which subsets have the most errors."""
     labels = outside[(outside["subset"] == ALL) & (outside["label"] != ALL)]
-    subsets = outside[outside["subset"] != ALL].drop_duplicates("subset")
-    parts = []
     if len(labels) > 1:
         worst = labels.iloc[int(labels["wrong"].argmax())]
-        parts.append(f"{percent(worst['wrong'])} of the wrong answers are on {worst['label']}")
+        text += f". {percent(worst['wrong'])} of the wrong answers are on {worst['label']}"
+    return f"{text}."
+
+
+def _subsets(failure: pd.DataFrame) -> Iterator[str]:
+    """The subsets with the most errors."""
+    subsets = failure[(failure["split"] == "ood") & (failure["subset"] != ALL)]
+    subsets = subsets.drop_duplicates("subset")
     if len(subsets) > 1:
         ranked = subsets.sort_values("wrong", ascending=False, kind="stable")[:_NAMED]
-        told = zip(ranked["subset"], ranked["accuracy"], strict=True)
-        named = listed([f"{name} ({percent(share)} right)" for name, share in told])
-        parts.append(f"the subsets with most of them are {named}")
-    return f"{'; '.join(parts)}." if parts else ""
+        parts = zip(ranked["subset"], ranked["accuracy"], strict=True)
+        named = listed([f"{name} ({percent(share)} right)" for name, share in parts])
+        yield f"Most wrong answers are in the subsets {named}."
 
 
 def _explained(sets: pd.DataFrame, why: Explanation) -> str:

@@ -78,12 +78,12 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[report.Blo
         f" Only the {len(drawn)} of {n_sets} sets with the largest absolute interaction on a "
         "margin are drawn."
     )
-    hollow = bool(report.interaction_figures.saturated(table).any()) * (
+    hollow = bool(report.ablation_figures.saturated(table).any()) * (
         " Hollow marks: accuracy is so close to its floor or ceiling that the joint change "
         "saturates; use the margin there."
     )
     yield report.Drawing(
-        report.interaction_figures.interactions(table, drawn),
+        report.ablation_figures.interactions(table, drawn),
         "interactions",
         "Interaction of jointly ablated components: the joint change minus the sum of the single "
         f"changes. To the left of zero the set is superadditive.{hollow}{left_out}",
@@ -92,7 +92,7 @@ def _drawings(table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[report.Blo
     if (table["subset"] != ALL).any():
         largest = str(overall["set"].iloc[int(overall["size"].argmax())])
         yield report.Drawing(
-            report.interaction_figures.interactions_by_subset(table, largest),
+            report.ablation_figures.interactions_by_subset(table, largest),
             "interactions-subsets",
             f"The interaction of {largest}, the largest set, on every subset.",
             "Dot plot of one set's interaction by subset; its numbers are in interactions.csv.",

@@ -58,6 +58,7 @@ class KnockedOut(Ablating):
     beside = ("core",)
     splits = TEST_SPLITS
     category: str = ""
+    renormalise: bool = True
 
     def uses(self) -> list[object]:
         """The fill and the function of the category."""
@@ -75,7 +76,7 @@ class KnockedOut(Ablating):
 
         inputs, means, joint = _opened(work)
         alone = [ComponentSet((head,)) for head in ModelShape.of(inputs.model).heads]
-        fill = knockout(self.category, otherwise=self.fill)
+        fill = knockout(self.category, renormalise=self.renormalise, otherwise=self.fill)
         for split, data in inputs.data.items():
             pairs = (hideable(inputs.model, batch) for batch in data.batches(self.batch_size))
             if any(bool(of[self.category].any()) for of in pairs if self.category in of):
@@ -90,6 +91,7 @@ class Knockouts(Ablating, Analysis):
 
     kind = "knockouts"
     title = "Do heads act by what they attend to?"
+    story = True
     needs = ("means", "swept")
     beside = ("core",)
     splits = TEST_SPLITS
@@ -98,6 +100,9 @@ class Knockouts(Ablating, Analysis):
     schemas = tables_in("mechcore.ablation.effects.knockouts:KNOCKOUTS")
 
     categories: tuple[str, ...] = setting((), "Categories of keys to hide; by default all.")
+    renormalise: bool = setting(
+        True, "Scale attention on the other keys up to 1; without, hidden attention is dropped."
+    )
     controls: int = setting(20, "Draws of other keys with as much attention.", least=20)
     names: Mapping[str, str] = of_study()
     groups: Mapping[str, tuple[str, ...]] = of_study()
@@ -117,7 +122,8 @@ class Knockouts(Ablating, Analysis):
                     f"knockouts: no category {name!r} to hide; expected some of {', '.join(known)}"
                 )
             what = f"{KnockedOut.kind} {name}"
-            needs[what] = plan.job(KnockedOut(category=name), label=f"hidden keys: {name}")
+            step = KnockedOut(category=name, renormalise=self.renormalise)
+            needs[what] = plan.job(step, label=f"hidden keys: {name}")
         yield from needs.items()
         yield self.kind, plan.job(self, needs=needs)
 
@@ -165,7 +171,8 @@ class Knockouts(Ablating, Analysis):
         data = {split: inputs.data[split].part(np.tile(some, self.controls).tolist())}
         for category, part in rows.groupby("category"):
             sets = [ComponentSet.of([head]) for head in part["component"]]
-            fill = other_keys(str(category), otherwise=self.fill)
+            scaled, rest = self.renormalise, self.fill
+            fill = other_keys(str(category), renormalise=scaled, otherwise=rest)
             drawn = self.ablations(replace(inputs, data=data), means, sets, split, fill=fill)
             for row, one in zip(part.index.tolist(), sets, strict=True):
                 whole = plain.changes(one, "margin").mean()
@@ -180,11 +187,13 @@ class Knockouts(Ablating, Analysis):
         if (table := _shown(run)) is None:
             return
         yield from map(report.Paragraph, cls.headlines(run))
+        scaled = (run.analyses.get(cls.kind) or {}).get("renormalise", True)
+        rest = "" if scaled else ", and the rest of its attention not scaled up"
         for split, data in report.groups.data_sets(table):
             yield report.Drawing(
                 report.ablation_figures.knockout_shares(table[table["split"] == split]),
                 f"knockouts-{split}",
-                "Change in margin with the keys of a category hidden from a head, in percent of "
+                f"Change in margin with keys of a category hidden from a head{rest}, in percent of "
                 f"that without the head, on {data}. Categories overlap, so these do not add up.",
                 "Heatmap of shares, heads by categories; the numbers are in the table.",
             )

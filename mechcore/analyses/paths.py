@@ -165,7 +165,7 @@ class Paths(Ablating, Analysis):
         """The verdict, the graph of paths, the components that change most, and direct effects."""
         from mechcore.ablation.paths.dependence import largest_readers
 
-        blocks = report.path_blocks
+        blocks = report.ablation_tables
         paths, dependence = run.table("path_information"), run.table("core_dependence")
         if paths is None or dependence is None:
             return
@@ -242,7 +242,7 @@ def _largest(dependence: pd.DataFrame, who: str) -> Iterator[str]:
     metric = "margin" if of.empty else "information"
     rows = rows[rows["metric"] == metric].set_index("receiver")
     for name in largest_readers(dependence, 1):
-        change = report.path_blocks.change_of(rows.loc[name].to_dict(), "blind_change", metric)
+        change = report.ablation_tables.change_of(rows.loc[name].to_dict(), "blind_change", metric)
         yield (
             f"Of {count(len(rows), 'component')} cut off from {who}, {name} changes {metric} most "
             f"out of domain: by {change}."

@@ -40,6 +40,7 @@ class Repair(Analysis):
 
     kind = "repair"
     title = "What can be repaired?"
+    story = True
     label = "repairs"
     asked = True
     needs = ("means",)
@@ -132,7 +133,7 @@ class Repair(Analysis):
         whole_ones, by_label = table[table["label"] == ALL], table[table["label"] != ALL]
         sizes = sorted(table["n_examples"].unique(), reverse=True)
         if len(sizes) > 1:
-            figure = report.training_figures.gains_by_examples(whole_ones)
+            figure = report.subnetwork_figures.gains_by_examples(whole_ones)
             yield report.Drawing(figure, "repair-examples", _EFFICIENCY, _ALT)
         for n in sizes:
             yield _ladder(whole_ones[whole_ones["n_examples"] == n], n)

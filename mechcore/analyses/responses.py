@@ -29,6 +29,7 @@ class Responses(Ablating, Analysis):
 
     kind = "responses"
     title = "What do effects respond to?"
+    story = True
     label = "responses to features of texts"
     needs = ("means", "answers", "core", "swept", Roles.kind)
     splits = TEST_SPLITS

@@ -11,7 +11,7 @@ from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.analyses.base import Analysis, of_study, tables_in
 from mechcore.study.step import Work
 from mechcore.tables import Column
-from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, number
+from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, count, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mechcore.report.component_figures import Reading
 
 
-OPEN_ROWS = 15
+OPEN_ROWS = 10
 """Number of components listed before the list is expanded."""
 
 _COLOURS = (
@@ -37,6 +37,7 @@ class Roles(RoleSettings, Analysis):
     kind = "roles"
     section = "blame"
     title = "Which components are to blame?"
+    story = True
     opens = True
     label = "roles of components"
     needs = ("sweep", "swept")
@@ -71,13 +72,13 @@ class Roles(RoleSettings, Analysis):
             return
         verdict, *more = cls.headlines(run)
         yield report.Paragraph(verdict, lead=True)
-        yield from map(report.Paragraph, more)
         measures = {place: _measure(run, roles, place) for place in PLACES}
         caveats = filter(None, (measure.caveat for measure in measures.values()))
         yield from (report.Paragraph(caveat, note=True) for caveat in caveats)
         rows = in_order(roles)
         if all(measure.readings for measure in measures.values()):
             yield _drawing(rows, measures)
+        yield from map(report.Paragraph, more)
         yield from _list(run, rows, measures)
 
     @classmethod
@@ -200,7 +201,7 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> report.Dra
 def _list(
     run: report.RunFolder, rows: pd.DataFrame, measures: Mapping[str, _Measure]
 ) -> Iterator[report.Table]:
-    """Every component; those after the first are folded."""
+    """The first components in few columns; all of them in a folded table."""
     from mechcore.ablation.effects.confirmation import ROLES_TABLE, held_out_change
 
     known = [measures[place] for place in OUT_FIRST if measures[place].readings]
@@ -214,29 +215,31 @@ def _list(
         rows = rows.merge(categories[["component", "category"]], how="left", on="component")
         rows = rows.fillna({"category": ""})
     order = f"by their effect on {by.title}" if by else "in order of layers"
-    caption = f"Components {order}: {_CHANGE}, in points, with 95 % intervals; "
-    caption += "below zero the model is worse"
+    points = f"{_CHANGE}, in points, with 95 % intervals; below zero the model is worse"
+    more = ""
     if f"information_change_{OOD_MEAN}" in rows:
-        caption += (
+        more += (
             ". Outputs are replaced by their mean over the training data; one column uses the mean "
             "over the out-of-domain texts instead, and a role must hold with both"
         )
     if "confirmed" in rows and any(held_out := [held_out_change(r) for _, r in rows.iterrows()]):
         rows = rows.assign(held_out=held_out)
-        caption += (
+        more += (
             ". The column on the other half is the change in information on the half of the "
             "examples that did not select the component"
         )
-    for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
-        part = rows[start:stop]
+    first = f"The first {min(OPEN_ROWS, len(rows))} of {count(len(rows), 'component')} {order}"
+    for part, folded, caption in (
+        (rows[:OPEN_ROWS], False, f"{first}: {points}"),
+        (rows, True, f"All components, with moved thresholds: {points}{more}"),
+    ):
         columns: list[report.Shown] = ["component", "role", "sure"]
         for place in OUT_FIRST:
-            columns += _columns(measures[place], part["component"].tolist())
+            every = [*_columns(measures[place], part["component"].tolist())]
+            columns += every if folded else every[:1]
         columns.append(Column("held_out", "text", header="on the other half", optional=True))
         columns.append(Column("category", "text", header="attends to", optional=True))
-        if len(part):
-            yield report.table_of(part, ROLES_TABLE, caption, columns, folded=start > 0)
-        caption = f"The other {len(rows) - OPEN_ROWS} components"
+        yield report.table_of(part, ROLES_TABLE, caption, columns, folded=folded)
 
 
 def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[report.Shown]:

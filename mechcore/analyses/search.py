@@ -215,7 +215,7 @@ class Search(Ablating, Analysis):
             )
             some = f" Only the {len(drawn)} largest of {n} are drawn."
             yield report.Drawing(
-                report.interaction_figures.interactions(overall, drawn),
+                report.ablation_figures.interactions(overall, drawn),
                 "superadditive",
                 "Interaction of the sets that the search found, in its ranking order, "
                 "on the half of the data that it did not see."

@@ -84,7 +84,7 @@ class Train(Analysis):
         yield from map(report.Paragraph, cls.headlines(run))
         yield report.Paragraph(" ".join(_what_is_averaged(members)))
         yield report.Drawing(
-            report.training_figures.training_curves(history),
+            report.subnetwork_figures.training_curves(history),
             "training",
             "Above: accuracy on test data during training; thin lines are the out-of-domain "
             "subsets. Below: training loss (mean cross-entropy since the previous evaluation).",

@@ -50,14 +50,16 @@ def knockout(
     return partial(Knockout, categories=categories, renormalise=renormalise, otherwise=otherwise)
 
 
-def other_keys(*categories: str, otherwise: FillMaker = "mean") -> FillMaker:
+def other_keys(
+    *categories: str, renormalise: bool = True, otherwise: FillMaker = "mean"
+) -> FillMaker:
     """The control of `knockout`: as much of every query's attention is hidden on other keys.
 
     They are hidden in random order, drawn by the seed and the example, of the last one only a part;
-    all of them where they have less, see `masses`. What remains is scaled up to 1.
+    all of them where they have less, see `masses`.
     """
     knockout(*categories)
-    return partial(OtherKeys, categories=categories, otherwise=otherwise)
+    return partial(OtherKeys, categories=categories, renormalise=renormalise, otherwise=otherwise)
 
 
 class Knockout(Fill):

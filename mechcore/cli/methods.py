@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from mechcore import progress
+from mechcore.cli.execution import BASE, TASK, TEST_DATA, TRAIN, show
 from mechcore.cli.options import From, Given, grouped
-from mechcore.cli.shared import BASE, TASK, TEST_DATA, TRAIN, show
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.settings import setting

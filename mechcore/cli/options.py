@@ -180,11 +180,7 @@ class Given(Generic[S]):
 
     def over(self, base: S) -> S:
         """``base`` with the settings of the command line; `InputError` if they contradict."""
-        presets: Presets[S] | None = getattr(self.made.kind, "presets", None)
-        if presets is None:
-            return with_values(base, self.values)
-        changes = dict(self.values)
-        return presets.make(changes.pop(_PRESET, base), **changes)
+        return with_values(base, self.values)
 
     @property
     def settings(self) -> S:

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import typer
 
 from mechcore.analyses import ANALYSES
-from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
-from mechcore.cli.options import From, Given, grouped, split
-from mechcore.cli.shared import (
+from mechcore.cli.execution import (
     BASE,
+    COMMAND_LINE,
     MODEL,
     PRUNING,
     TASK,
     TEST,
     TRAIN,
+    ResourceOptions,
+    RunOptions,
     must_not_exist,
+    run_table,
     show,
-    show_missing,
     show_part,
 )
+from mechcore.cli.options import From, Given, grouped, split
 from mechcore.errors import InputError
 from mechcore.main_study.config import Resources, StudyConfig
 from mechcore.settings import entries, origins, setting, with_values
@@ -99,7 +101,7 @@ def do_study(
             f"--device {study.resources.device} and device_map {study.model.device_map} exclude "
             "each other, since a map names its devices; leave one of them out"
         )
-    from mechcore.study.kinds import DEFAULT
+    from mechcore.report.kinds import DEFAULT
 
     origin = origins(*stages, (COMMAND_LINE, study))
     how.do(DEFAULT, study, study.resources, out=out, origins=origin, show=show)
@@ -119,7 +121,7 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
     if where is None:
         return StudyConfig(), None
     folder = where if where.is_dir() else None
-    study = read_study(where)[1] if folder is None else opened(folder).settings
+    study = read_study(where)[1] if folder is None else opened(folder)[1]
     if not isinstance(study, StudyConfig) or (folder and study.variants):
         raise InputError(
             f"{where}: found a study of another kind, or of several models; expected the folder or "
@@ -129,26 +131,29 @@ def _begun(where: Path | None) -> tuple[StudyConfig, Path | None]:
 
 
 def show_run(run: Path) -> None:
-    """Print the headline of each analysis of a run, ending with those that open its page."""
+    """Print what opens the page of a run: a table, and its story after all other headlines."""
+    from mechcore.main_study.report import story
     from mechcore.report.run_folder import read_run
 
     folder, kinds = read_run(run), [ANALYSES[name] for name in ANALYSES]
     for kind in kinds:
-        for sentence in () if kind.opens else islice(kind.headlines(folder), 1):
+        for sentence in () if kind.story or kind.opens else islice(kind.headlines(folder), 1):
             print(sentence)
     for kind in [kind for kind in kinds if kind.opens][:1]:
-        _show(folder, kind)
+        _show(folder, kind, int(kind.story))
+    for i, line in enumerate(story(folder), 1):
+        print(f"{i}. {line.question} {line.text}")
 
 
-def _show(folder: RunFolder, kind: type[Analysis]) -> None:
-    """Print as much of an analysis's first table as fits, and its headlines."""
+def _show(folder: RunFolder, kind: type[Analysis], first: int = 0) -> None:
+    """Print as much of an analysis's first table as fits, and its headlines from one on."""
     from mechcore.report.blocks import Table
 
     blocks = (block for section in kind.sections(folder) for block in section.blocks)
     table = next((block for block in blocks if isinstance(block, Table)), None)
     if table is not None:
         show_part(table.header, table.rows)
-    for sentence in kind.headlines(folder):
+    for sentence in islice(kind.headlines(folder), first, None):
         print(sentence)
 
 
@@ -163,7 +168,6 @@ _OWN = (
     *("data.train", "data.id", "data.ood", "data.task", "data.folder", "data.columns"),
     "data.label_map",
 )
-"""Settings for the user's own models and data."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,8 @@ def run(
 
     Rerun to resume: finished work is kept, and only what depends on a change is redone.
     """
-    from mechcore.study.kinds import DEFAULT, STUDIES, read_study
+    from mechcore.report.kinds import DEFAULT
+    from mechcore.study.kinds import STUDIES, read_study
 
     how.check()
     if config is None and "model.source" not in given.values:
@@ -236,13 +241,20 @@ def demo(
     how: RunOptions,
     model: Annotated[
         Embedded, typer.Argument(help="Which embedded model.", show_default=True)
-    ] = "encoder",
+    ] = "failing",
 ) -> None:
     """Run the whole study of an embedded model on embedded data; mechcore run studies yours."""
+    from mechcore.study.kinds import read_study
+    from mechcore.worlds.embedded import data_dir
+
     base = StudyConfig()
+    stages: list[tuple[str, Any]] = [("defaults", base)]
+    if (file := data_dir() / f"tiny_{model}" / "study.yaml").is_file():
+        base = read_study(file)[1]
+        stages.append((f"file {file.parent.name}/{file.name}", base))
     study = given.over(chosen.over(replace(base, model=replace(base.model, embedded=model))))
     how.check()
-    do_study(study, resources, how, "mechcore-demo", [("defaults", base)], show_run)
+    do_study(study, resources, how, "mechcore-demo", stages, show_run)
 
 
 def init(
@@ -251,7 +263,7 @@ def init(
 ) -> None:
     """Write a study's settings, with defaults and descriptions, to a file to edit."""
     from mechcore.files import write_text
-    from mechcore.study.template import template
+    from mechcore.study.kinds import template
 
     text = template(file, kind)
     must_not_exist(file, file=True)
@@ -276,8 +288,10 @@ def status(
         show(left[columns])
     size = jobs["bytes"].sum() / 2**20
     print(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done; {size:.1f} MiB")
-    if len(left) == 0:  # before that, the table is of an earlier run
-        show_missing(folder, "missing_masks")
+    # Before that, the table is of an earlier run.
+    if len(left) == 0 and (folder / "tables" / "missing_masks.csv").exists():
+        for row in run_table(folder, "missing_masks").to_dict("records"):
+            print(f"missing: {row['subnetwork']}: {row['reason']}")
     if verify:
         problems = store.damaged()
         for problem in problems:
@@ -294,7 +308,7 @@ def clean(
     """Remove results that no study uses any more, and leftovers of killed runs, from the store."""
     from mechcore.study.run import opened
 
-    store = opened(folder).store
+    _, _, store = opened(folder)
     keys, leftovers, size = store.removable()
     if not dry_run:
         keys = [key for key in keys if store.remove(key)]  # except those in use elsewhere

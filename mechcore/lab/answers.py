@@ -70,8 +70,7 @@ class Answer(Shown):
         return " ".join(filter(None, parts))
 
     def _repr_html_(self) -> str:
-        from mechcore.report.blocks import Table, as_svg
-        from mechcore.report.embedding import SVG, data_uri
+        from mechcore.report.blocks import SVG, Table, as_svg, data_uri
 
         parts = [f"<b>{escape(self.kind.title)}</b>", *map(escape, self.kind.headlines(self.run))]
         drawing = self._drawing

@@ -32,7 +32,7 @@ from mechcore.models.encoded import encode_for
 from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
 from mechcore.report.run_folder import RunFolder
-from mechcore.settings import Entry, check, entries, with_values
+from mechcore.settings import Entry, entries, with_values
 from mechcore.showing import Shown
 from mechcore.steps.base import MEANS_FILE, subnetworks_in
 from mechcore.steps.bench import CheckpointInput, DataInput, bench_of
@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lab(Shown):
-    """A model and its data, with a method for each analysis; made by `open`.
-
-    All answers refer to the files as they were at the first question.
-    """
+    """A model and its data, made by `open`; answers refer to its files at the first question."""
 
     config: StudyConfig
     store: Store
@@ -67,25 +64,17 @@ class Lab(Shown):
         return f"{name}, results in {self.store.path}"
 
     def ask(self, name: str, **settings: Any) -> Answer:
-        """Answer a question, with settings of its analysis or of those it needs.
-
-        Raises:
-            InputError: there is no such analysis or setting, or a value is invalid.
-        """
+        """Answer a question, with its settings or those of its needs; raises `InputError`."""
         kind, owners = ANALYSES[name], _owners(name)
         if unknown := settings.keys() - owners.keys():
             expected = f"expected {', '.join(owners)}" if owners else "it has none"
             raise InputError(f"{name}: no setting {min(unknown)!r}; {expected}")
-        changes: dict[str, Any] = {}
+        analyses = self.config.analyses
         for setting, value in settings.items():
-            owner = owners[setting]
-            base: Any = changes.get(owner) or getattr(self.config.analyses, owner)
-            base = base or ANALYSES[owner]()
-            changes[owner] = replace(
-                base, **{setting: written(value, entries(type(base))[setting])}
-            )
-            check(changes[owner], owner)
-        part = self.plan(analyses=with_values(self.config.analyses, changes), only=(name,))
+            base: Any = getattr(analyses, owners[setting]) or ANALYSES[owners[setting]]()
+            changed = replace(base, **{setting: written(value, entries(type(base))[setting])})
+            analyses = with_values(analyses, {owners[setting]: changed})
+        part = self.plan(analyses=analyses, only=(name,))
         self.done(part.jobs[name])
         tables = {}
         for job in part.jobs.values():
@@ -132,9 +121,7 @@ class Lab(Shown):
     ) -> list[Subnetwork]:
         """Trained subnetworks for shares to prune and seeds; by default those of the settings.
 
-        Raises:
-            InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
-            MechcoreError: no mask reached its target.
+        Raises `InputError` if they are invalid, `MechcoreError` if no mask reached its target.
         """
         shares, numbers = as_runs(
             self.config.target_sparsities if target_sparsities is None else target_sparsities,
@@ -279,23 +266,15 @@ def open(
 ) -> Lab:
     """A model and its data, ready for questions; nothing is loaded yet.
 
-    Args:
-        checkpoint: a directory in Hugging Face format or a hub id; ``"embedded"``,
-            ``"embedded-failing"`` and ``"embedded-decoder"`` come with mechcore.
-        train: training examples, of any form (`mechcore.data.given`); the name of a task alone
-            stands for all splits.
-        id: in-domain test examples.
-        ood: out-of-domain test examples.
-        columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
-            ``cluster``, unless it already has that name.
-        label_map: meanings of labels, such as ``{0: "entailment"}``.
-        store: folder of the run store, shared with other labs and ``mechcore run --store``.
-        prompt: for a language model: text with ``{a}`` and ``{b}``.
-        answers: for a language model: the answer of each label, of one token or several.
-        settings: any other settings, such as class names, seeds and numbers of examples.
-
-    Raises:
-        InputError: there is no checkpoint, or data or the store cannot be used.
+    ``checkpoint`` is a directory in Hugging Face format, a hub id, or one that comes with mechcore:
+    ``"embedded"``, ``"embedded-failing"`` or ``"embedded-decoder"``. ``train`` and the test data
+    ``id`` and ``ood`` are examples of any form (`mechcore.data.given`); the name of a task as
+    ``train`` stands for all three. ``columns`` says which column serves as ``text_a``, ``text_b``,
+    ``label``, ``subset`` or ``cluster`` if its name differs, ``label_map`` what labels mean, such
+    as ``{0: "entailment"}``. ``store`` is shared with other labs and ``mechcore run --store``. For
+    a language model, ``prompt`` is text with ``{a}`` and ``{b}``, and ``answers`` has the answer of
+    each label, of one token or several. ``settings`` are any others. An `InputError` says that
+    there is no checkpoint, or that data or the store cannot be used.
     """
     if not isinstance(checkpoint, (str, Path)):
         raise InputError(

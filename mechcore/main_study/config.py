@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, make_dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
@@ -17,10 +17,7 @@ from mechcore.steps.config import FORBID, TEST_SPLITS, DataConfig, ModelConfig, 
 from mechcore.training.settings import TrainSettings
 
 EMBEDDED = "embedded"
-"""Entry of `checkpoints` for those of the embedded encoder's own training."""
-
 TRAINED = "training"
-"""Entry of `checkpoints` for those of the study's own training."""
 
 RESERVED = (
     *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),
@@ -45,31 +42,15 @@ def _fields() -> list[tuple[str, Any, Any]]:
     return [*fields, ("fill", str, fill)]
 
 
-if TYPE_CHECKING:
+_CHECKED = {"__post_init__": lambda settings: check(settings, "analyses")}
+_Fields: Any = make_dataclass("_Fields", _fields(), frozen=True, namespace=_CHECKED)
 
-    @dataclass(frozen=True, init=False)
-    class Analyses:
-        """The settings of each analysis by its name; None leaves it out."""
 
-        fill: str
+class Analyses(_Fields):
+    """The settings of each analysis by its name; None leaves it out."""
 
-        def __init__(self, **settings: Any) -> None: ...
-
-        def __getattr__(self, name: str) -> Any: ...
-
-else:
-    Analyses = make_dataclass(
-        "Analyses",
-        _fields(),
-        frozen=True,
-        namespace={
-            "__doc__": "The settings of each analysis by its name; None leaves it out.",
-            "__module__": __name__,
-            "__post_init__": lambda settings: check(settings, "analyses"),
-            "__pydantic_config__": FORBID,
-            "panel": "Analyses",
-        },
-    )
+    __pydantic_config__ = FORBID
+    panel = "Analyses"
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ from mechcore.steps.inputs import (
 )
 from mechcore.steps.masks import AcceptMasks, FindMasks, Means
 from mechcore.steps.sizes import checkpoint_series
-from mechcore.study.fingerprints import Hasher, hash_file
-from mechcore.study.step import Input, Job, in_order
+from mechcore.study.step import Hasher, Input, Job, hash_file, in_order
 from mechcore.subnetworks.halves import HALVES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path

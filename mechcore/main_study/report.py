@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
 from mechcore.analyses.effective_size import EffectiveSize
-from mechcore.report.blocks import Finding, Section, Tile
+from mechcore.report.blocks import Finding, Paragraph, Section, Story
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Schema
 
 
-def opening(run: RunFolder) -> Section | None:
-    """The section before the summary, joined from all analyses that open the page."""
+def _opening(run: RunFolder) -> Section | None:
+    """The story, and all analyses that open the page without the headlines that it tells."""
     parts = [part for kind in _asked(run) if kind.opens for part in kind.sections(run)]
-    blocks = [block for part in parts for block in part.blocks]
+    blocks = [b for part in parts for b in part.blocks if not (isinstance(b, Paragraph) and b.lead)]
     files = [file for part in parts for file in part.files]
-    return replace(parts[0], blocks=blocks, files=files) if parts else None
+    told = [Story(lines)] if (lines := [*story(run)]) else []
+    first = next(iter(parts), Section("story", "In short", []))
+    return replace(first, blocks=[*told, *blocks], files=files) if told or parts else None
 
 
-def sections(run: RunFolder) -> Iterator[Section]:
-    """All sections between the summary and the method."""
-    return (part for kind in _asked(run) if not kind.opens for part in kind.sections(run))
+def story(run: RunFolder) -> Iterator[Finding]:
+    """The first headlines of the analyses that tell what fails, why, and what helps."""
+    for kind in (kind for kind in _asked(run) if kind.story):
+        for text in islice(kind.headlines(run), 1):
+            yield Finding(text, kind.section or kind.kind, kind.title)
 
 
-def tiles(run: RunFolder) -> Iterator[Tile]:
-    """Headline numbers."""
-    return (tile for kind in _asked(run) for tile in kind.tiles(run))
-
-
-def findings(run: RunFolder) -> Iterator[Finding]:
-    """The results for the summary, without those of the opening section."""
-    for kind in (kind for kind in _asked(run) if not kind.opens):
-        yield from (Finding(text, kind.section or kind.kind) for text in kind.headlines(run))
-
-
-def tables() -> Iterator[Schema]:
-    """The schemas of all tables that studies write."""
+def _tables() -> Iterable[Schema]:
     kinds = (ANALYSES[name] for name in ANALYSES)
-    yield from {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
+    return {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
+
+
+def _findings(run: RunFolder) -> Iterator[Finding]:
+    for kind in _after_summary(run):
+        texts = islice(kind.headlines(run), int(kind.story), None)
+        yield from (Finding(text, kind.section or kind.kind) for text in texts)
+
+
+def _after_summary(run: RunFolder) -> list[type[Analysis]]:
+    return [kind for kind in _asked(run) if not kind.opens]
 
 
 def _asked(run: RunFolder) -> list[type[Analysis]]:
@@ -164,18 +167,25 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
-    trained_here = (config.get("model") or {}).get("base")
-    what = "Effective size" if _only_sizes(config) else "Heuristic core"
-    return f"{what} of {model}{', trained here' if trained_here else ''}"
+    if (config.get("model") or {}).get("base"):
+        model += ", trained here"
+    if _only_sizes(config):
+        return f"Effective size of {model}"
+    only = [*((config.get("settings") or {}).get("only") or ())]
+    if len(only) == 1:
+        return f"{ANALYSES[only[0]].title.rstrip('?')}: {model}"
+    if "ood" in (config.get("data") or {}):
+        return f"Does {model} fail out of domain, and why?"
+    return f"What the answers of {model} depend on"
 
 
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=tables,
-    tiles=tiles,
-    findings=findings,
-    sections=sections,
+    tables=_tables,
+    tiles=lambda run: (tile for kind in _asked(run) for tile in kind.tiles(run)),
+    findings=_findings,
+    sections=lambda run: (part for kind in _after_summary(run) for part in kind.sections(run)),
     words=Words(_INTERVALS, _TERMS, _CREDIT),
-    opening=opening,
+    opening=_opening,
 )

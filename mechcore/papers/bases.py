@@ -11,8 +11,15 @@ import pandas as pd
 
 from mechcore.components import ModelShape
 from mechcore.models.protocol import n_parameters
-from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_content
-from mechcore.study.step import TABLES_FOLDER, Input, Job, Work
+from mechcore.study.step import (
+    TABLES_FOLDER,
+    Hasher,
+    Input,
+    Job,
+    Work,
+    architecture_code,
+    checkpoint_content,
+)
 from mechcore.study.store import Store
 from mechcore.yaml_file import located_folder
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mechcore.cli.execution import COMMAND_LINE, RunOptions
+from mechcore.cli.execution import COMMAND_LINE, RunOptions, must_not_exist
 from mechcore.cli.options import Given
-from mechcore.cli.shared import must_not_exist
 from mechcore.errors import InputError
 from mechcore.files import write_atomically
 from mechcore.main_study.config import Resources

@@ -17,10 +17,8 @@ from mechcore.evaluation.recalibration import folds_of
 from mechcore.repair.model import RepairableModel, Weights
 from mechcore.repair.rungs import RUNGS, Fitted, Remove, Rung
 
-FOLDS = 2
-"""Of the repair examples, to choose by."""
-CANDIDATES, MOST_REMOVED = 8, 4
-"""Components that `Remove` looks at, and that it removes at most."""
+FOLDS = 2  # of repair examples, to choose by
+CANDIDATES, MOST_REMOVED = 8, 4  # components, by `Remove`
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +78,7 @@ class Choice:
 
 @dataclass(eq=False)
 class Fit:
-    """A fitted rung: weights for the model's own, what was chosen, and the numbers behind them.
-
-    ``body`` is the rung whose weights below the last layer they have; "" for the model's own.
-    """
+    """A fitted rung; ``body`` names that whose weights below the last layer it has, if any."""
 
     weights: Weights
     choice: Choice

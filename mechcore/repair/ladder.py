@@ -98,10 +98,8 @@ def runs_of(
 ) -> list[Run]:
     """For each size and draw of repair examples, one run for each fold of held-out subsets.
 
-    There is one fold where subsets are too few; ``inside`` is the number of in-domain examples.
-
-    Raises:
-        InputError: there are not as many examples to draw, or none is left to test on.
+    There is one fold where subsets are too few; ``inside`` is the number of in-domain examples. An
+    `InputError` says that there are not as many examples, or that none is left to test on.
     """
     runs = []
     for draw in range(draws):
@@ -128,11 +126,7 @@ def runs_of(
 
 
 def _drawn(outside: Labelled, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows in a random order in which subsets, and their labels, take turns.
-
-    Half of the clusters come last: without that, few examples of many would be left of which no
-    cluster is in the repair set.
-    """
+    """Rows in random order: subsets and labels take turns, half of the clusters come last."""
     rows = rng.permutation(rows)
     group = outside.group
     late = rng.permutation(group.max() + 1)[group[rows]] % 2
@@ -223,8 +217,7 @@ class Ladder:
     def transfer(self, n: int) -> Float[np.ndarray, "repaired tested"]:
         """Change of accuracy on each subset where the last layer is fitted to one subset alone.
 
-        Of a subset with some of the labels only, examples of the others are drawn from all subsets.
-        Missing on the diagonal where no example is left.
+        Lacking labels are drawn from all subsets; the diagonal is missing where no example is left.
         """
         outside, states = self.outside, self.own_states(self.outside.data)
         names, label = np.unique(outside.subset), outside.label
@@ -262,11 +255,7 @@ def _right(logits: Tensor, correct: Tensor) -> Float[np.ndarray, " example"]:
 
 
 def check_rungs(names: Sequence[str]) -> list[str]:
-    """The rungs in the order of the ladder, the unchanged model always among them.
-
-    Raises:
-        InputError: there is no such rung.
-    """
+    """The rungs in the order of the ladder, ``none`` among them; raises `InputError` if unknown."""
     for name in names:
         RUNGS[name]
     return [name for name in RUNGS if name in names or name == "none"]

@@ -28,9 +28,7 @@ Weights: TypeAlias = Mapping[str, Tensor]
 class RepairableModel:
     """A classifier of Hugging Face that runs with changed weights; only gates need ``means``.
 
-    Raises:
-        InputError: it is no classifier, its head is none that can be fitted, or gates are asked for
-            and cannot be folded into its weights.
+    An `InputError` says that it is no classifier, or that its head, or gates, cannot be fitted.
     """
 
     def __init__(
@@ -92,11 +90,7 @@ class RepairableModel:
 
     @torch.no_grad()
     def states(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example d"]:
-        """What the last layer reads, of all examples in order.
-
-        Raises:
-            InputError: the last layer does not make the logits of it.
-        """
+        """What the last layer reads, in order; an `InputError` if the logits are not made of it."""
         read: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
         rows, index = list[Tensor](), list[Tensor]()
@@ -150,11 +144,7 @@ class RepairableModel:
         return masks
 
     def save(self, weights: Weights, out: Path, facts: Mapping[str, Any]) -> None:
-        """Write an ordinary checkpoint with these weights, its tokenizer, and what was done.
-
-        Raises:
-            InputError: the head has no bias, and these weights give it one.
-        """
+        """Write a checkpoint with these weights; an `InputError` if its head lacks their bias."""
         if self.adds_bias and weights.get(self.head_weights[1], torch.zeros(1)).any():
             raise InputError(
                 f"repair: {type(self.hf).__name__} has no bias for its classes to hold the repair; "

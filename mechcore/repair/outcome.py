@@ -23,8 +23,7 @@ from mechcore.wording import ALL, SIGNIFICANT
 
 BASELINES = {"none": "gain", "threshold": "over_threshold", "last-layer": "over_last_layer"}
 """Rungs that others are compared with, and the columns of the differences."""
-_COMPARED = ("random-heads",)
-"""Rungs that are there for comparison, and never recommended."""
+_COMPARED = ("random-heads",)  # never recommended
 
 _RUNG = Column("rung", "text", "name of the repair")
 _SIZE = Column("n_examples", "whole", "repair examples", header="repair examples")
@@ -72,11 +71,7 @@ REPAIR_CHOICES = Schema(
         Column("loss", "number", "on held-out folds of the repair examples, with the guard"),
         Column("before", "number", "the same of the unchanged model"),
         Column(
-            "penalty_random",
-            "number",
-            "the penalty that folds of examples at random, not of whole subsets, would choose",
-            optional=True,
-            shown="exact",
+            "penalty_random", "number", "by folds of random examples", optional=True, shown="exact"
         ),
         Column("note", "text", "components removed, or trained"),
     ),
@@ -112,11 +107,7 @@ def repair_table(
     *,
     least: float = 0.01,
 ) -> pd.DataFrame:
-    """Accuracies and gains of all rungs, the columns of `REPAIR`.
-
-    ``labels`` are names of every example's label, ``"ood"`` and ``"id"``; ``least`` is the least
-    gain of interest, a share.
-    """
+    """Accuracies and gains of all rungs, the columns of `REPAIR`, by names of labels and split."""
     tables = []
     for n in dict.fromkeys(outcome.run.n_examples for outcome in runs):
         some = [outcome for outcome in runs if outcome.run.n_examples == n]
@@ -245,10 +236,7 @@ def gates_table(runs: Sequence[Outcome], components: Sequence[Any], index: Any) 
 
 
 def recommended(table: pd.DataFrame) -> str:
-    """The cheapest rung shown to gain on repaired kinds and not shown to lose in domain, or "".
-
-    ``table`` is a `repair_table` of one number of repair examples.
-    """
+    """The cheapest rung shown to gain on repaired kinds and not shown to lose in domain, or ""."""
     whole = table[table["label"] == ALL].set_index(["place", "rung"])["shown"]
     for rung in table["rung"].unique():
         if rung != "none" and rung not in _COMPARED:

@@ -17,10 +17,8 @@ from mechcore.repair.model import RepairableModel, Weights
 
 Fitted: TypeAlias = dict[str, Tensor]
 
-HEADS = 4
-"""Heads that `FewHeads` trains."""
-RANK = 4
-"""Of what `LoRA` adds to each matrix."""
+HEADS = 4  # that `FewHeads` trains
+RANK = 4  # of what `LoRA` adds
 
 
 class Rung:
@@ -61,7 +59,6 @@ class Rung:
 
     def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
         """The weights that the numbers stand for, beside those of ``base``."""
-        del fitted
         return {}
 
     def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
@@ -73,7 +70,6 @@ class Rung:
 
     def note(self, fitted: Mapping[str, Tensor]) -> str:
         """What was chosen, for people."""
-        del fitted
         return ""
 
     def own(self, name: str) -> Tensor:

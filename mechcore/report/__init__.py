@@ -12,10 +12,7 @@ if TYPE_CHECKING:
     from mechcore.report import component_figures as component_figures
     from mechcore.report import figures as figures
     from mechcore.report import groups as groups
-    from mechcore.report import interaction_figures as interaction_figures
-    from mechcore.report import path_blocks as path_blocks
     from mechcore.report import subnetwork_figures as subnetwork_figures
-    from mechcore.report import training_figures as training_figures
     from mechcore.report.blocks import AS_FIGURE as AS_FIGURE
     from mechcore.report.blocks import Block as Block
     from mechcore.report.blocks import Command as Command

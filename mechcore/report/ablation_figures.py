@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mechcore.components import Component
 from mechcore.report import drawing
-from mechcore.report.drawing import MAX_WIDTH, SCALES, shorten
-from mechcore.report.figures import UNITS
-from mechcore.report.groups import data_sets, of_data
+from mechcore.report.drawing import (
+    MAX_WIDTH,
+    SCALES,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    SPLIT_COLOURS,
+    shorten,
+)
+from mechcore.report.figures import UNITS, set_label
+from mechcore.report.groups import data_sets, in_rows, of_data
 from mechcore.wording import ALL, number, split_name
 
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
 _MOST_PAIRED = 80
 _MOST_NAMED = 45
+_METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on margin (nats)"}
 
 
 @drawing.styled
 def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
-    """Change without each single component: layer x head, one panel per data set.
-
-    Sets with custom names are omitted; ``metric`` is ``"accuracy"`` or ``"margin"``.
-    """
+    """Change without each single component: layer x head, one panel per data set."""
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     singles = singles[singles["subset"] == subset]
     components = [Component(name) for name in singles["set"]]
@@ -48,21 +55,14 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
 def pair_interactions(
     interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
 ) -> Figure:
-    """Interaction of every pair of components, one panel per data set.
-
-    Other sets, or those with custom names, are omitted; of very many components, only those in the
-    largest interactions are drawn.
-    """
+    """Interaction of every pair, or of components in the largest ones; a panel per data set."""
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     return _pair_grids(_by_data(pairs[pairs["subset"] == subset]), metric)
 
 
 @drawing.styled
 def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
-    """Interaction of every raced pair on the margin, one panel per title.
-
-    The colour scale saturates at the largest one per cent.
-    """
+    """Interaction of every raced pair on the margin; the largest one per cent saturate."""
     parts = {
         title: by_components(race, 2).rename(columns={"effect": "interaction"})
         for title, race in races.items()
@@ -174,4 +174,67 @@ def responses(table: pd.DataFrame, sets: Sequence[str]) -> Figure:
         ax.set_yticks(range(len(sets)), sets)
         ax.set_title(f"{split_name(str(split))}: {shorten(str(label), 24)}")
     drawing.colour_bar(figure, axes, scale, "Spearman's rho")
+    return figure
+
+
+def saturated(table: pd.DataFrame) -> pd.Series:
+    """Whether each joint change in accuracy saturates at its floor or ceiling."""
+    return (table["floor"] | table["ceiling"]) & (table["metric"] == "accuracy")
+
+
+@drawing.styled
+def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figure:
+    """Interaction of every joint set, or of ``sets`` in their order, on accuracy and the margin."""
+    overall = frame[frame["subset"] == ALL]
+    names = list(dict.fromkeys(overall["set"])) if sets is None else list(sets)
+    overall = overall[overall["set"].isin(names)]
+    overall = overall.assign(row=overall["set"].map(names.index))
+    groups = [
+        (split, f"{split_name(split)}: {data}", of_data(overall, split, data))
+        for split, data in data_sets(overall)
+    ]
+    return _interaction_panels(groups, [*map(set_label, names)], spread=0.44)
+
+
+@drawing.styled
+def interactions_by_subset(frame: pd.DataFrame, name: str) -> Figure:
+    """Interaction of one joint set on every subset, on accuracy and on the margin."""
+    rows, places, labels = in_rows(frame[frame["set"] == name])
+    groups = [
+        (split, split_name(split), rows[rows["split"] == split])
+        for split in dict.fromkeys(split for split, _, _ in places)
+    ]
+    return _interaction_panels(groups, labels, spread=0)
+
+
+def _interaction_panels(
+    groups: Sequence[tuple[str, str, pd.DataFrame]], labels: Sequence[str], spread: float
+) -> Figure:
+    """Accuracy and margin side by side; a group is (split, label, table with ``row``)."""
+    row_height = 0.27 if len(groups) < 3 else 0.15 * len(groups)
+    figure = drawing.new_figure(9.2, 1.3 + row_height * len(labels))
+    axes = figure.subplots(1, 2, sharey=True)
+    shifts = drawing.offsets(len(groups), spread)
+    handles: list[Any] = []
+    for ax, (metric, title) in zip(axes, _METRIC_AXES.items(), strict=True):
+        series = []
+        for i, (split, label, part) in enumerate(groups):
+            # Blues for in-domain, reds for out-of-domain data, so that data sets of a split differ.
+            shades = SPLIT_COLOURS.get(split, SERIES_COLOURS)
+            nth = [other for other, _, _ in groups[:i]].count(split)
+            marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]
+            look = (shorten(label), shades[nth % len(shades)], marker)
+            some = part[part["metric"] == metric]
+            hollow = saturated(some).to_numpy(dtype=bool)
+            columns = ("interaction", "low", "high")
+            options: dict[str, Any] = {"hollow": hollow, "offset": shifts[i]}
+            series.append(drawing.dots_of(some, look, columns, SCALES[metric], **options))
+        handles = drawing.draw_dots(ax, series, labels if ax is axes[0] else None)
+        ax.axvline(0, color=drawing.GREY, lw=0.9)
+        ax.set_title(metric)
+        ax.set_xlabel(title)
+    if any(saturated(part).any() for _, _, part in groups):
+        hole: dict[str, Any] = {"color": drawing.BLACK, "marker": "o", "ls": "none", "mfc": "white"}
+        handles.append(Line2D([], [], label="hollow: the joint change saturates", **hole))
+    drawing.legend_below(figure, handles, columns=3)
     return figure

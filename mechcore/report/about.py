@@ -1,14 +1,16 @@
-"""Everything a run measured about one component, collected from all tables that name it."""
+"""What a run measured about each component: its panel, and the grid to select it in."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import matplotlib
 import pandas as pd
+from matplotlib.colors import Normalize, to_hex
 
 from mechcore.ablation.effects.changes import ABLATION
 from mechcore.ablation.effects.flips import COUNTS, FLIPS
@@ -20,16 +22,29 @@ from mechcore.components import Component
 from mechcore.report.ablation_tables import interaction_table
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import Block, Paragraph, Shown, Table, View, table_of
-from mechcore.report.groups import PLACED, data_sets, of_data, placed
+from mechcore.report.drawing import SCALES, ink
+from mechcore.report.figures import category_look
+from mechcore.report.groups import PLACED, data_sets, of_data, one_label_notes, placed
 from mechcore.report.run_folder import RunFolder
 from mechcore.subnetworks.core import HEAD_FREQUENCY
 from mechcore.tables import Column
-from mechcore.wording import ALL, DASH, OUT_FIRST, PLACES, count, listed, number, whole
+from mechcore.wording import (
+    ALL,
+    DASH,
+    OUT_FIRST,
+    PLACES,
+    count,
+    effect,
+    listed,
+    number,
+    percent,
+    sparsity,
+    split_name,
+    whole,
+)
 
 NAME = re.compile(r"(?<![\w.])L\d{1,3}\.(?:H\d{1,3}|MLP)(?!\w)")
-"""Pattern of component names in texts and tables."""
-MOST_SETS = 20
-"""Maximum number of interactions shown per component."""
+MOST_SETS = 20  # interactions shown per component
 FLIP_COLUMNS: Sequence[Shown] = (
     *(Column("text", "text"), "label", "answer", "answer_without", "margin", "margin_without"),
     *(PLACED, "subset"),
@@ -121,15 +136,10 @@ def _masses(run: RunFolder) -> ByComponent:
     masses = {}
     for row in [] if categories is None else categories.to_dict("records"):
         names = [str(c).removeprefix("mass_") for c in row if str(c).startswith("mass_")]
-        rows = [
-            [
-                name,
-                number(100 * row[f"mass_{name}"], 1),
-                _ends(row, name),
-                number(row.get(f"ratio_{name}", math.nan), 1),
-            ]
-            for name in names
-        ]
+        rows = []
+        for name in names:
+            mass, ratio = row[f"mass_{name}"], row.get(f"ratio_{name}", math.nan)
+            rows.append([name, number(100 * mass, 1), _ends(row, name), number(ratio, 1)])
         rows.append(["entropy (nats)", number(row["entropy"]), "", ""])
         header = ["attention to", "mass (%)", "interval", "times uniform"]
         caption = f"Attention, over {count(row['n_examples'], 'example')}"
@@ -150,10 +160,8 @@ def _alone(run: RunFolder) -> ByComponent:
     singles = run.singles
     if singles is None or len(singles) == 0:
         return {}
-    parts = [of_data(singles, *pair) for pair in data_sets(singles)]
-    ordered = pd.concat(
-        [p.loc[(p["subset"] != ALL).sort_values(kind="stable").index] for p in parts]
-    )
+    parts = (of_data(singles, *pair) for pair in data_sets(singles))
+    ordered = pd.concat(p.loc[p["subset"].ne(ALL).sort_values(kind="stable").index] for p in parts)
     shown: list[Shown] = [PLACED, "subset", "accuracy_change", "margin_change"]
     table = table_of(placed(ordered), ABLATION, "Ablated alone, with intervals", shown)
     return _of_each(table, ([name] for name in ordered["set"]))
@@ -223,3 +231,125 @@ def _flips_lead(row: pd.Series, n: int) -> str:
     if row[[*COUNTS.values()]].sum() == n:
         which = "All are listed."
     return f"Answers that flip without it: {listed(parts)}. {which}"
+
+
+STEPS = 5  # colours in a legend
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A component's cell: a short text, its background and text colours, and a description."""
+
+    text: str
+    colour: str
+    ink: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity to colour the grid by; ``legend`` holds colours, text colours and meanings."""
+
+    label: str
+    cells: Mapping[str, Cell]
+    legend: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Names by layer and column, empty where there is none; the last column may be the MLPs."""
+
+    columns: Sequence[str]
+    layers: Sequence[tuple[int, Sequence[str]]]
+    quantities: Sequence[Quantity]
+    core: frozenset[str]
+    notes: Sequence[Paragraph] = ()
+
+
+def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
+    """The grid of these components; None if there are none, or nothing to colour them by."""
+    singles = run.singles
+    overall = None if singles is None else singles[singles["subset"] == ALL]
+    quantities = [*_frequencies(run), *_category_quantity(run)]
+    quantities += [] if overall is None else _change_quantities(overall)
+    if not components or not quantities:
+        return None
+    known = {Component.parse(name) for name in components}
+    n_heads = max((c.head for c in known if c.head is not None), default=-1) + 1
+    columns = [*range(n_heads), *([None] if any(c.head is None for c in known) else [])]
+    layers = [
+        (layer, [str(c) if (c := Component(layer, head)) in known else "" for head in columns])
+        for layer in range(max(c.layer for c in known) + 1)
+    ]
+    names = ["MLP" if head is None else str(head) for head in columns]
+    notes = [] if overall is None else [*one_label_notes(run, overall)]
+    return Grid(names, layers, quantities, frozenset(run.core), notes)
+
+
+def _frequencies(run: RunFolder) -> Iterator[Quantity]:
+    if (frequency := run.table("head_frequency")) is None:
+        return
+    scale = _scale("Blues", Normalize(0, 1))
+    legend = _legend(scale, [i / (STEPS - 1) for i in range(STEPS)], percent)
+    for target_sparsity, part in frequency.groupby("target_sparsity"):
+        cells = {
+            row["component"]: _cell(
+                whole(row["count"]),
+                scale(row["frequency"]),
+                f"kept by {whole(row['count'])} of {count(row['n_seeds'], 'seed')}",
+            )
+            for _, row in part.iterrows()
+        }
+        at = sparsity(float(str(target_sparsity)))
+        yield Quantity(f"seeds that keep it at {at}", cells, legend)
+
+
+def _category_quantity(run: RunFolder) -> Iterator[Quantity]:
+    if (categories := run.filled("head_categories")) is None:
+        return
+    look = {name: category_look(name) for name in dict.fromkeys(categories["category"])}
+    cells = {
+        component: _cell(look[name][1], look[name][0], f"attends to: {name}")
+        for component, name in zip(categories["component"], categories["category"], strict=True)
+    }
+    legend = [(colour, ink(colour), name) for name, (colour, _) in look.items()]
+    yield Quantity("what it attends to", cells, legend)
+
+
+def _change_quantities(overall: pd.DataFrame) -> Iterator[Quantity]:
+    for split, data in data_sets(overall):
+        for metric, unit in (("accuracy", "points"), ("margin", "nats")):
+            part = of_data(overall, split, data).dropna(subset=[f"{metric}_change"])
+            if len(part):
+                label = f"change in {metric} ({unit}), {split_name(split)}: {data}"
+                yield _change_quantity(part, metric, label)
+
+
+def _change_quantity(part: pd.DataFrame, metric: str, label: str) -> Quantity:
+    most = float(part[f"{metric}_change"].abs().max()) or 1.0
+    scale = _scale("RdBu", Normalize(-most, most))
+    shown = ABLATION[f"{metric}_change"]
+    digits = 0 if SCALES[metric] * most >= 10 else 1
+    cells = {}
+    for _, row in part.iterrows():
+        change, low, high = (row[f"{metric}_change{end}"] for end in ("", "_low", "_high"))
+        words = f"{shown.heading} {shown.show(change, low, high)}"
+        text = number(SCALES[metric] * change, digits)
+        cells[row["set"]] = _cell(text, scale(change), words)
+    ticks = [most * (2 * i / (STEPS - 1) - 1) for i in range(STEPS)]
+    return Quantity(label, cells, _legend(scale, ticks, lambda v: effect(v, metric, unit=False)))
+
+
+def _scale(palette: str, norm: Normalize) -> Callable[[float], str]:
+    colours = matplotlib.colormaps[palette]
+    return lambda value: to_hex(colours(norm(value)))
+
+
+def _legend(
+    scale: Callable[[float], str], ticks: Sequence[float], words: Callable[[float], str]
+) -> list[tuple[str, str, str]]:
+    return [(scale(tick), ink(scale(tick)), words(tick)) for tick in ticks]
+
+
+def _cell(text: str, colour: Any, words: str) -> Cell:
+    return Cell(text, to_hex(colour), ink(colour), words)

@@ -14,7 +14,7 @@ from uuid import uuid4
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import write_text
-from mechcore.report.embedding import script_json
+from mechcore.report.blocks import script_json
 
 COLOUR = "#0b5394"
 
@@ -60,10 +60,7 @@ class _Shown:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionView:
-    """Attention of some heads on one example; the reader chooses one to enlarge.
-
-    Shows in a notebook; `html` is for embedding in a page that has `library_script` once.
-    """
+    """Attention of some heads on one example, for a notebook or, by `html`, for a page."""
 
     examples: Sequence[AttentionExample]
     titles: Sequence[str]
@@ -87,7 +84,10 @@ class AttentionView:
         """The view without the library; ``name`` is an element id, unique in the page."""
         name = name or f"attention-{uuid4().hex[:12]}"
         place, element = f"{name}-heads", "AttentionPattern"
-        props = _properties(self.examples[0])
+        first = self.examples[0]
+        props: dict[str, Any] = {"attention": first.pattern, "tokens": marked_tokens(first)}
+        props |= {"maskUpperTri": first.causal, "minValue": 0, "maxValue": 1}
+        props["positiveColor"] = COLOUR
         if len(self.examples) > 1:
             element = "AttentionHeads"
             props["attention"] = [example.pattern for example in self.examples]
@@ -119,27 +119,13 @@ def attention_view(
     *,
     titles: Sequence[str] | None = None,
 ) -> AttentionView:
-    """Draw the attention of heads on an example with circuitsvis.
+    """Draw the attention of heads on an example with circuitsvis, heads of encoders without a mask.
 
-    Tokens of the first and second text carry a small 1 and 2; heads of encoders are drawn without
-    the causal mask. By default, titles are the head and its category.
-
-    Raises:
-        InputError: there is no head, or their tokens differ.
+    Tokens of the first and second text carry a small 1 and 2; titles are by default the head and
+    its category. An `InputError` says that there is no head, or that tokens differ.
     """
     names = titles or [f"{e.component} {e.category}".strip() for e in examples]
     return AttentionView(list(examples), list(names))
-
-
-def _properties(example: AttentionExample) -> dict[str, Any]:
-    return {
-        "attention": example.pattern,
-        "tokens": marked_tokens(example),
-        "maskUpperTri": example.causal,
-        "minValue": 0,
-        "maxValue": 1,
-        "positiveColor": COLOUR,
-    }
 
 
 def marked_tokens(example: AttentionExample) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from urllib.parse import quote_from_bytes
 
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,16 +21,17 @@ from mechcore.errors import InputError
 from mechcore.files import write_bytes
 from mechcore.report.component_figures import Dot, Node
 from mechcore.report.drawing import style
-from mechcore.report.embedding import SVG, data_uri
 from mechcore.tables import Column, Schema
+from mechcore.wording import visible
 
 FIGURES_FOLDER = "figures"
 FIGURE_FORMATS = ("png", "svg", "pdf")
-"""File formats of figures."""
 AS_FIGURE = ", as a figure"
 """Ends the summary line of a folded, printable copy of an interactive drawing."""
 PNG_DPI = 160
 _CSS_PIXELS = 96  # per inch
+SVG, CSV, JSON = "image/svg+xml", "text/csv;charset=utf-8", "application/json"
+_IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text; the first cell of a row is its header.
-
-    ``text_columns`` hold words, all others numbers. A ``folded`` table is collapsed until the
-    reader opens it.
-    """
+    """A table as text; the first cell of a row is its header; a ``folded`` one opens on request."""
 
     caption: str
     header: Sequence[str]
@@ -56,10 +56,7 @@ class Table:
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """In a table of `means_over_seeds`, the range of a column and how many seeds have a value.
-
-    The count is omitted if all seeds have a value, or none.
-    """
+    """In a table of `means_over_seeds`, the range of a column; with a count if some lack it."""
 
     name: str
 
@@ -76,10 +73,7 @@ def table_of(
     *,
     folded: bool = False,
 ) -> Table:
-    """A table with headers, alignment and number formats from its schema.
-
-    ``columns`` are shown in order; optional columns that the rows lack are omitted.
-    """
+    """A table as its schema describes ``columns``, without optional ones that the rows lack."""
     header: list[str] = []
     cells: list[Sequence[str]] = []
     words: set[int] = set()
@@ -92,7 +86,7 @@ def table_of(
             column = schema[shown] if isinstance(shown, str) else shown
             if column.optional and column.name not in frame:
                 continue
-            words |= {len(header)} if column.is_words else set()
+            words |= {len(header)} if column.kind in ("text", "flag") else set()
             title, texts = column.heading, column.texts(frame)
         header.append(title)
         cells.append(texts)
@@ -163,7 +157,23 @@ class Command:
     text: str
 
 
-Block: TypeAlias = Paragraph | Command | Table | Picture | View | Drawing
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two, the section with the details, and the question that is answered."""
+
+    text: str
+    section: str
+    question: str = ""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the run says, one answer a line; opens the page."""
+
+    lines: Sequence[Finding]
+
+
+Block: TypeAlias = Paragraph | Command | Table | Picture | View | Drawing | Story
 
 
 @dataclass(frozen=True)
@@ -185,14 +195,6 @@ class Tile:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A sentence or two, and the section with the details."""
-
-    text: str
-    section: str
-
-
 def missing(what: str) -> Paragraph:
     """A note that a step wrote no table."""
     return Paragraph(f"Not run: {what}.", note=True)
@@ -204,11 +206,7 @@ def not_run(section_id: str, title: str, what: str) -> Section:
 
 
 class Gallery:
-    """Saves figures to the run's folder in `FIGURE_FORMATS` and returns them as blocks.
-
-    Raises:
-        InputError: a format is unknown.
-    """
+    """Saves figures as files, in known formats or with an `InputError`, and as blocks."""
 
     def __init__(self, run: Path, formats: Sequence[str] = ("svg", "png")) -> None:
         for name in formats:
@@ -266,3 +264,32 @@ def _drawn(figure: Figure, end: str) -> bytes:
             date = {"svg": "Date", "pdf": "CreationDate"}[end]
             figure.savefig(content, format=end, metadata={date: None})
     return content.getvalue()
+
+
+def script_json(content: Any) -> str:
+    """JSON that is safe inside a script element; raises ValueError if a number is not finite."""
+    # Everything except ASCII is escaped, including line separators that would end a script line.
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    """A data URI with the content; tables, mostly digits and commas, are shorter if escaped."""
+    encoded = f";base64,{base64.b64encode(content).decode('ascii')}"
+    if kind == CSV:
+        encoded = min(encoded, f",{quote_from_bytes(content, safe=',:()+')}", key=len)
+    return f"data:{kind}{encoded}"
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file embedded in the page: its name, its size in bytes, and its content as a data URI."""
+
+    name: str
+    size: int
+    uri: str
+
+
+def download(path: Path, kind: str = CSV) -> Download:
+    """Embed a file."""
+    content = path.read_bytes()
+    return Download(visible(path.name), len(content), data_uri(content, kind))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import pandas as pd
+from typing import Any, TypeAlias
 
 from mechcore.report.blocks import (
     Block,
@@ -57,12 +55,7 @@ class Claims:
 
     def sections(self, *others: Make) -> Callable[[RunFolder], Iterator[Section]]:
         """The verdicts on all claims, then the other sections."""
-
-        def made(run: RunFolder) -> Iterator[Section]:
-            yield self.verdicts(run)
-            yield from (make(run) for make in others)
-
-        return made
+        return lambda run: (make(run) for make in (self.verdicts, *others))
 
     def verdicts(self, run: RunFolder) -> Section:
         """All verdicts, and the numbers that decide them."""
@@ -82,13 +75,13 @@ class Claims:
                 f"Made with {QUICK}, a test of all steps: these results are not meaningful.",
                 VERDICTS,
             )
-        for _, row in self._rows(run):
+        for row in self._rows(run):
             verdict = row["verdict"][:1].upper() + row["verdict"][1:]
             yield Finding(f"{verdict}: {_title(row)}.", self.where.get(row["claim"], VERDICTS))
 
     def lines(self, run: RunFolder, section: str) -> Iterator[Paragraph]:
         """The claims that a section covers, with their verdicts, if any."""
-        for _, row in self._rows(run):
+        for row in self._rows(run):
             if self.where.get(row["claim"]) == section:
                 text = f"Claim {number(row['claim'], 0)}: {_title(row)}. Verdict: {row['verdict']}."
                 yield Paragraph(text)
@@ -101,11 +94,10 @@ class Claims:
         notes = [f"{int(n.get(name, 0))} {name}" for name in (NOT_SUPPORTED, INCONCLUSIVE)]
         yield Tile("Claims supported", f"{n.get(SUPPORTED, 0)} of {len(table)}", ", ".join(notes))
 
-    def _rows(self, run: RunFolder) -> Iterator[tuple[object, pd.Series]]:
+    def _rows(self, run: RunFolder) -> list[dict[Any, Any]]:
         table = run.filled(self.table)
-        if table is not None:
-            yield from table.iterrows()
+        return [] if table is None else table.to_dict("records")
 
 
-def _title(row: pd.Series) -> str:
+def _title(row: Mapping[Any, Any]) -> str:
     return str(row["title"]).rstrip(".")

@@ -37,10 +37,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Dot:
-    """A component on two axes; hollow dots are not ``sure``.
-
-    Names of ``labelled`` dots are written beside them if there is room.
-    """
+    """A component on two axes; hollow if not ``sure``, named if ``labelled`` and there is room."""
 
     name: str
     words: str
@@ -76,7 +73,7 @@ def scatter(
     titles: tuple[str, str], dots: Sequence[Dot], legend: Sequence[tuple[str, str]]
 ) -> Figure:
     """Every component as a dot with its intervals; the first dots are drawn on top."""
-    figure = new_figure(8.6, 6.0)
+    figure = new_figure(8.6, 3.9)
     ax = figure.subplots()
     for rank, dot in reversed([*enumerate(dots)]):
         line: dict[str, Any] = {"color": dot.colour, "lw": 1.2}
@@ -85,7 +82,7 @@ def scatter(
         ax.plot((dot.x.value, dot.x.value), (dot.y.low, dot.y.high), **line)
         fill = dot.colour if dot.sure else "white"
         look: dict[str, Any] = {"s": 42, "facecolors": fill, "edgecolors": dot.colour, "zorder": 3}
-        ax.scatter(dot.x.value, dot.y.value, gid=spot_id(rank), **look)
+        ax.scatter(dot.x.value, dot.y.value, gid=f"spot-{rank}", **look)
     ax.axvline(0, color=GREY, lw=0.9)
     ax.axhline(0, color=GREY, lw=0.9)
     ax.grid()
@@ -141,7 +138,7 @@ def graph(
         ax.plot(*ends, gid=f"edge-{rank[edge.sender]}-{rank[edge.receiver]}", **look)
     for node in nodes:
         at = places[node.name]
-        ax.scatter(*at, s=95, color=node.colour, zorder=3, gid=spot_id(rank[node.name]))
+        ax.scatter(*at, s=95, color=node.colour, zorder=3, gid=f"spot-{rank[node.name]}")
         look = {"ha": "center", "size": 8.5, "weight": "bold", "zorder": 4}
         ax.annotate(node.name, at, (0, 8), textcoords="offset points", **look)
     ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(1, -0.06), yticks=[])
@@ -162,11 +159,6 @@ def drawn_of(edges: Sequence[Edge]) -> list[Edge]:
     by_size = sorted(edges, key=lambda edge: -abs(edge.change.value))
     least = LEAST_DRAWN * abs(by_size[0].change.value) if by_size else 0.0
     return [edge for edge in by_size if abs(edge.change.value) >= least > 0]
-
-
-def spot_id(rank: int) -> str:
-    """The ``gid`` by which `mechcore.report.blocks.Drawing` identifies a component's dot."""
-    return f"spot-{rank}"
 
 
 def _mark(colour: str, text: str) -> Line2D:

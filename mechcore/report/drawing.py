@@ -30,8 +30,7 @@ SPLIT_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
 SCALES = {"accuracy": 100.0, "margin": 1.0}
 """Factor from a table's change to points or nats."""
 
-MAX_WIDTH = 10.0
-"""Width of the widest figure, in inches."""
+MAX_WIDTH = 10.0  # inches
 
 _STYLE: dict[str, Any] = {
     "figure.facecolor": "white",
@@ -61,7 +60,6 @@ def style() -> Iterator[None]:
 
 
 styled = style()
-"""Run a figure function in the report's style."""
 
 
 def new_figure(width: float, height: float, *, square_cells: bool = False) -> Figure:
@@ -189,10 +187,7 @@ def dots_of(
     scale: float = 1.0,
     **options: Any,
 ) -> Dots:
-    """The series of a frame with the column ``row``, its label, colour and marker.
-
-    ``columns`` name the values and the ends of their intervals, all multiplied by ``scale``.
-    """
+    """The series of a frame with ``row``; scaled ``columns`` are values and interval ends."""
     value, low, high = (scale * frame[name] for name in columns)
     lines = intervals(frame["row"], low, high)
     return Dots(*look, frame["row"].to_numpy(), value.to_numpy(), lines, **options)
@@ -246,8 +241,7 @@ def draw_cells(
             ax.text(j, i, text(value), ha="center", va="center", size=size, color=shade)
 
 
-GRID_MARGIN = 0.8
-"""Width of the labels of one grid, in inches."""
+GRID_MARGIN = 0.8  # inches
 
 
 @dataclass(frozen=True)
@@ -296,10 +290,7 @@ def draw_grid(
     texts: Sequence[str],
     outlined: Mapping[str, str],
 ) -> None:
-    """Fill the cell of every row of ``frame``; small ones have no text. Layer 0 is on top.
-
-    ``outlined`` are colours of outlines by component.
-    """
+    """Fill the cell of every row of ``frame``; ``outlined`` are outlines by component."""
     places = [shape.column(head) for head in frame["head"]]
     squares = [
         Rectangle((x - 0.5, y - 0.5), 1, 1) for x, y in zip(places, frame["layer"], strict=True)

@@ -49,10 +49,7 @@ def category_look(name: str) -> tuple[str, str]:
 def accuracy_by_subset(
     accuracy: pd.DataFrame, majority: Mapping[tuple[str, str, str], float] | None = None
 ) -> Figure:
-    """Accuracy of the full model and of every subnetwork, one row per subset.
-
-    ``majority`` are the shares of the most frequent labels by split, data and subset.
-    """
+    """Accuracy of all models by subset; ``majority`` are shares of the most frequent labels."""
     frame, places, labels = in_rows(accuracy)
     rest = frame[frame["subnetwork"] != FULL]
     target_sparsities = sorted(rest["target_sparsity"].dropna().unique())

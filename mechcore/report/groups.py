@@ -15,7 +15,6 @@ from mechcore.wording import ALL, FULL, count, listed, split_name, subsets_named
 
 PLACED = Column("place", "text", "data set with its split", header="data")
 MIXED = "mixed"
-"""The group of all subsets, in-domain and out-of-domain."""
 
 
 def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
@@ -81,7 +80,7 @@ def placed(table: pd.DataFrame) -> pd.DataFrame:
 
 def proper_subsets(table: pd.DataFrame, split: str, data: str) -> list[str]:
     """Subsets of a data set other than all of it."""
-    return [name for name in subsets_of(of_data(table, split, data), split, data) if name != ALL]
+    return [name for name in subsets_of(table, split, data) if name != ALL]
 
 
 def over_subsets(accuracy: pd.DataFrame | None, split: str, data: str) -> str:

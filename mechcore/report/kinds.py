@@ -53,16 +53,12 @@ class StudyReport:
     opening: Callable[[RunFolder], Section | None] = lambda _run: None
 
 
-NOTHING = "There are no results: no step of this run has written a table."
-"""The text of a report without findings."""
-
 DEFAULT = "heuristic-core"
 """The kind of a run whose ``config.json`` does not name one."""
 
 REPORTS: Registry[StudyReport] = Registry(
     "kind of study", "mechcore.reports", {DEFAULT: "mechcore.main_study.report:REPORT"}
 )
-"""Reports by kind of study."""
 
 
 def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:
@@ -71,9 +67,5 @@ def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:
 
 
 def report_of(config: Mapping[str, Any]) -> StudyReport:
-    """The report for a run with this ``config.json``.
-
-    Raises:
-        InputError: no installed package provides this kind of study.
-    """
+    """The report for a run with this ``config.json``; raises `InputError` for an unknown kind."""
     return REPORTS[str(config.get("kind") or DEFAULT)]

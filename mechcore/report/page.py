@@ -12,13 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from mechcore.files import write_text
-from mechcore.report.about import NAME, panels
+from mechcore.report.about import NAME, grid_of, panels
 from mechcore.report.attention_views import library_script
-from mechcore.report.blocks import Gallery, Section, Table, View
-from mechcore.report.embedding import JSON, download, script_json
-from mechcore.report.grid import grid_of
-from mechcore.report.kinds import NOTHING, report_of
-from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
+from mechcore.report.blocks import JSON, Gallery, Table, View, download, script_json
+from mechcore.report.kinds import report_of
+from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, read_run
 from mechcore.wording import number, plain, short_source
 
 REPORT_FILE = "report.html"
@@ -32,33 +30,23 @@ _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
 """A button with the punctuation after it: browsers may otherwise break the line between them."""
 
 
-def build_report(run: str | Path, *, figures: Sequence[str] = ("svg", "png")) -> Path:
+def build_report(folder: str | Path, *, figures: Sequence[str] = ("svg", "png")) -> Path:
     """Make ``report.html``, which needs no other file, and ``figures/`` from a run's tables.
 
-    ``figures`` are formats to save figures in, among ``png``, ``svg`` and ``pdf``.
-
-    Raises:
-        InputError: ``config.json`` is missing, a file is malformed, or a figure format is unknown.
+    ``figures`` are formats among ``png``, ``svg`` and ``pdf``. An `InputError` says that a format
+    is unknown, ``config.json`` is missing, or a file is malformed.
     """
-    folder = read_run(run)
-    gallery = Gallery(folder.path, figures)
-    study = report_of(folder.config)
-    opening = study.opening(folder)
+    run = read_run(folder)
+    gallery, study, about = Gallery(run.path, figures), report_of(run.config), panels(run)
+    opening = study.opening(run)
     opening = None if opening is None else gallery.placed(opening)
-    parts = [gallery.placed(section) for section in study.sections(folder)]
-    path = folder.path / REPORT_FILE
-    write_text(path, _html(folder, opening, parts))
-    return path
-
-
-def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
-    study, about = report_of(run.config), panels(run)
+    parts = [gallery.placed(section) for section in study.sections(run)]
     grid = grid_of(run, list(about))
     sections = [part.blocks for part in (opening, *parts) if part is not None]
     drawn = any(isinstance(b, View) for blocks in (*sections, *about.values()) for b in blocks)
     tables = [run.path / TABLES_FOLDER / name for name in run.table_files]
     page = environment(about, study.words.terms).get_template("report.html.j2")
-    return page.render(
+    html = page.render(
         title=title(run.config),
         subtitle=subtitle(run.config),
         version=run.config.get("mechcore", ""),
@@ -69,13 +57,15 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         sections=parts,
         grid=grid,
         words=study.words,
-        nothing=NOTHING,
         method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
         downloads=[download(run.path / CONFIG_FILE, JSON), *map(download, tables)],
         panels=about,
         quantities=Markup(script_json([asdict(q) for q in grid.quantities])) if grid else "",
         library=library_script() if drawn else "",
     )
+    path = run.path / REPORT_FILE
+    write_text(path, html)
+    return path
 
 
 def title(config: dict[str, Any]) -> str:

@@ -129,11 +129,7 @@ class RunFolder:
 
 
 def read_run(path: str | Path) -> RunFolder:
-    """Read the folder of a finished run.
-
-    Raises:
-        InputError: ``config.json`` is missing or belongs to a model, or a file is malformed.
-    """
+    """Read the folder of a finished run; raises `InputError` if a file is missing or malformed."""
     path = Path(path)
     config_path = path / CONFIG_FILE
     if not config_path.is_file():

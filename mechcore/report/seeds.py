@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from mechcore.tables import Column
-from mechcore.wording import DASH, NOT_AVAILABLE, number, whole
+from mechcore.wording import DASH, number, span, whole
 
 SEEDS = Column("seeds", "whole", "seeds that a mean is over")
 
@@ -26,11 +26,9 @@ def ordered(table: pd.DataFrame, **known: Iterable[str]) -> pd.DataFrame:
     return table
 
 
-def strongest(
-    table: pd.DataFrame, keys: Sequence[str], column: str, n: int, *, lowest: bool = False
-) -> pd.DataFrame:
-    """The ``n`` rows of each group with the largest, or lowest, values of a column, in order."""
-    by_size = table.sort_values(column, ascending=lowest, kind="stable")
+def strongest(table: pd.DataFrame, keys: Sequence[str], column: str, n: int) -> pd.DataFrame:
+    """The ``n`` rows of each group with the largest values of a column, in order."""
+    by_size = table.sort_values(column, ascending=False, kind="stable")
     return by_size.groupby(list(keys), sort=False).head(n)
 
 
@@ -54,10 +52,7 @@ def seeds_in(table: pd.DataFrame) -> list[float]:
 def means_over_seeds(
     table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]
 ) -> pd.DataFrame:
-    """Means over seeds, how many ``seeds`` there are, and of every value ``_least`` and ``_most``.
-
-    ``_seeds`` is the number of seeds that have a value.
-    """
+    """Means over seeds, number of ``seeds``, and ``_least``, ``_most``, ``_seeds`` of values."""
     grouped = table.groupby(list(keys), sort=False, dropna=False)
     of_values = grouped[list(values)]
     parts = [of_values.mean(), of_values.min().add_suffix("_least")]
@@ -68,11 +63,7 @@ def means_over_seeds(
 
 def whole_range(values: pd.Series) -> str:
     """The smallest and largest of some whole numbers, or a single number if they are equal."""
-    finite = values.dropna()
-    if len(finite) == 0:
-        return NOT_AVAILABLE
-    low, high = finite.min(), finite.max()
-    return whole(low) if low == high else f"{whole(low)}{DASH}{whole(high)}"
+    return span(values.dropna(), whole, DASH)
 
 
 def mean_of(part: pd.DataFrame) -> str:

@@ -33,10 +33,7 @@ from mechcore.tables import Column
 from mechcore.wording import FULL
 
 FILL = Column(
-    "fill",
-    "text",
-    f"what replaces the output; ``{OOD_MEAN}`` is the mean over the out-of-domain texts",
-    optional=True,
+    "fill", "text", f"of the output; ``{OOD_MEAN}``: mean of out-of-domain texts", optional=True
 )
 SWEEP = with_information(
     ABLATION,

@@ -19,8 +19,15 @@ from mechcore.steps.inputs import (
     resolved,
     sources_of,
 )
-from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_content, digest_of
-from mechcore.study.step import Input, Job, plain
+from mechcore.study.step import (
+    Hasher,
+    Input,
+    Job,
+    architecture_code,
+    checkpoint_content,
+    digest_of,
+    plain,
+)
 from mechcore.study.store import Store
 
 MOST_MODELS = 2
@@ -29,7 +36,6 @@ MOST_MODELS = 2
 CHECKPOINTS = "checkpoints"
 
 MODEL, TRAINING = "model", "training"
-"""Names under which jobs need their model, and the job that trains it."""
 
 _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
 """Settings that say what a model is or where it is stored, not how it is used."""
@@ -63,7 +69,6 @@ class TrainedInput(Input):
 
     def content(self, hash_file: Hasher) -> Any:
         """Which checkpoint it is, and how its answers are read; the training is among the needs."""
-        del hash_file
         return {"checkpoint": self.checkpoint, **_use(self.config)}
 
 
@@ -133,7 +138,7 @@ class Workbench:
         return opened
 
     def _opened(self, job: Job) -> tuple[Inputs, dict[Any, Any]]:
-        digest, model = model_digest(job), model_input(job)
+        digest, model = _model_digest(job), model_input(job)
         # A model with answers serves all jobs.
         answers = getattr(model, "answers", True) or (digest, True) in self._models
         place = (digest, answers)
@@ -170,8 +175,7 @@ def trained_path(store: Store, job: Job) -> Path:
     return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model.checkpoint
 
 
-def model_digest(job: Job) -> str:
-    """A digest that is the same for all jobs on the same model."""
+def _model_digest(job: Job) -> str:
     training = job.needs.get(TRAINING)
     return digest_of([job.contents[MODEL], None if training is None else training.key])
 

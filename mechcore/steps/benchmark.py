@@ -54,9 +54,7 @@ def run_benchmark(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The tables ``nodes`` and ``pairs`` of every method on every case; ``out`` has the store.
 
-    Raises:
-        InputError: a case or method is unknown.
-        StudyError: a method failed on some cases.
+    Raises `InputError` for an unknown case or method, `StudyError` if a method failed.
     """
     check_device(device)
     store = Store(out / "store")

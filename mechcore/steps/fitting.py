@@ -29,10 +29,8 @@ def training_on(
 ) -> Training:
     """A training ready to start, on test data of ``splits``; with a prompt, of a language model.
 
-    Classes are those of the model's settings, the task, or the training data, in this order.
-
-    Raises:
-        InputError: a file or checkpoint is invalid, or labels and classes do not match.
+    Classes are those of the model's settings, the task, or the training data, in this order. An
+    `InputError` says that a file or checkpoint is invalid, or that labels and classes differ.
     """
     assert model.source is not None
     examples, _ = read_split("train", model, data, labelled=True)

@@ -45,10 +45,7 @@ class Inputs:
     available: dict[str, int]
 
     def add(self, split: str, added: Examples | EncodedExamples, available: int) -> None:
-        """Add the examples of a split, drawn from ``available``, and check their labels.
-
-        Warns if one split has pairs and another single texts, or if splits share texts.
-        """
+        """Add the examples of a split; warns if splits differ in form or share texts."""
         encoded = self.encode(added) if isinstance(added, Examples) else added
         examples = encoded.examples
         texts = _texts(examples)
@@ -100,11 +97,7 @@ def _texts(examples: Examples) -> set[tuple[str, str]]:
 
 
 def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu") -> Inputs:
-    """Load a model and its tokenizer, without data; without ``answers``, it needs no head.
-
-    Raises:
-        InputError: the checkpoint is unusable, or options contradict each other.
-    """
+    """Load a model, with a head for ``answers``, and its tokenizer; raises `InputError`."""
     check_device(device)
     config = resolved(model)
     assert config.source is not None
@@ -224,11 +217,7 @@ def embedded_draw(split: str, data: DataConfig) -> dict[str, int]:
 def read_split(
     split: str, model: ModelConfig, data: DataConfig, *, labelled: bool = False
 ) -> tuple[Examples, int]:
-    """The examples to use, test data with labels, and how many were available to draw from.
-
-    Raises:
-        InputError: they cannot be read, or no requested example is left.
-    """
+    """The examples to use, labelled for tests, and how many there were; raises `InputError`."""
     if model.source is None:
         draw = embedded_draw(split, data)
         examples = tiny_world.generate(split, draw["size"], draw["seed"])  # type: ignore[arg-type]

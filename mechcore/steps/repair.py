@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mechcore.analyses.repair import Repair
 
 CHECKPOINTS = "repaired"
-_MOST_SUBSETS = 40
-"""Subsets up to which the transfer matrix is made."""
+_MOST_SUBSETS = 40  # subsets in the transfer matrix
 
 
 def labelled(inputs: Inputs, split: str, *, seed: int | None = None) -> Labelled:

@@ -34,7 +34,7 @@ FULL_TABLE = Schema(
         CHECKPOINT,
         _SUBSET,
         _ACCURACY,
-        Column("in_grid", "flag", "whether ``grid`` has the checkpoint", optional=True),
+        Column("in_grid", "flag", "whether ``grid`` has it", optional=True),
     ),
 )
 GRID_TABLE = Schema(
@@ -58,10 +58,8 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
     """The checkpoints of a training run, by step if all steps are known, else by name.
 
     ``paths`` are checkpoint directories, or folders of them (``step-0500``, ``checkpoint-500``,
-    ``final``); none stand for the embedded encoder's. Other settings are those of ``model``.
-
-    Raises:
-        InputError: a path holds no checkpoint, or two have the same name.
+    ``final``); none stand for the embedded encoder's. Other settings are those of ``model``. An
+    `InputError` says that a path holds no checkpoint, or that two have the same name.
     """
     if not paths and model.embedded != "encoder":
         raise InputError(
@@ -124,11 +122,7 @@ def accuracies_by_checkpoint(
     groups: Mapping[str, Sequence[str]],
     subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
-    """The tables ``full`` and ``grid`` of `effective_size`, and its groups of subsets.
-
-    With tables ``subnetworks``, the grid also has the shares that masks keep. A group with a
-    subset that has no example is omitted, with a warning.
-    """
+    """The tables ``full`` and ``grid`` of `effective_size`, and its groups with examples."""
     parts = []
     for name, table in tables.items():
         subsets = proper_subsets(table)

@@ -23,15 +23,7 @@ from mechcore.subnetworks.core import (
     heuristic_core,
     outliers,
 )
-from mechcore.tables import (
-    PLACE,
-    SEED,
-    TARGET,
-    Column,
-    N,
-    Schema,
-    estimate,
-)
+from mechcore.tables import PLACE, SEED, TARGET, Column, N, Schema, estimate
 from mechcore.wording import FULL
 
 SUBNETWORK = Column("subnetwork", "text", "its name; ``full`` is the full model")
@@ -46,25 +38,9 @@ ACCURACY = Schema(
         N,
         *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
         Column("margin", "number", "mean log-odds of the correct classes", "nats"),
-        Column(
-            "balanced_accuracy",
-            "share",
-            "mean accuracy over labels; missing if there is one label or too few examples of one",
-            optional=True,
-        ),
-        Column(
-            "information",
-            "share",
-            "balanced accuracy after refitting one bias per label, which undoes a moved threshold",
-            optional=True,
-        ),
-        Column(
-            "n_subsets",
-            "whole",
-            "for a group of subsets, which ``subset`` names: their number; "
-            "its accuracy is the mean over them",
-            optional=True,
-        ),
+        Column("balanced_accuracy", "share", "mean over labels; none may be rare", optional=True),
+        Column("information", "share", "the same after refitting a bias per label", optional=True),
+        Column("n_subsets", "whole", "of a group, which is a mean over subsets", optional=True),
         Column("subsets", "text", "their names, separated by semicolons", optional=True),
         Column("missing", "text", "those without examples; then no mean", optional=True),
     ),
@@ -112,9 +88,7 @@ CORE = Schema(
         ),
         Column("p_value", "number", "probability of a core as large by that chance", shown="small"),
         Column("expected_uniform", "number", "heads that random sets of any layer would share"),
-        Column(
-            "p_uniform", "number", "probability of a core as large by that chance", shown="small"
-        ),
+        Column("p_uniform", "number", "probability of a core as large then", shown="small"),
         Column("spearman_rho", "number", "between frequencies at the lowest and highest target"),
         Column(
             "spearman_p",
@@ -258,11 +232,7 @@ def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
 
 
 def core_tables(subnetworks: Sequence[Subnetwork]) -> dict[str, pd.DataFrame]:
-    """The tables ``core``, ``head_frequency`` and ``head_overlap`` of several subnetworks.
-
-    Raises:
-        MismatchError: the subnetworks belong to different models.
-    """
+    """Tables ``core``, ``head_frequency``, ``head_overlap``; `MismatchError` for several models."""
     names, masks = [pruned.name for pruned in subnetworks], [pruned.mask for pruned in subnetworks]
     targets = [pruned.target_sparsity for pruned in subnetworks]
     frequency = head_frequency(masks, targets)

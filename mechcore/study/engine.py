@@ -115,7 +115,7 @@ class _Scheduler:
                 receipt = self._receipt(future)
                 job = self.running.pop(future)
                 self._settle(job, receipt)
-                self.advance(job.step.cost(job))
+                self.advance(job.step.cost(job), job.name)
 
     def _receipt(self, future: Future[Receipt]) -> Receipt:
         try:

@@ -1,22 +1,32 @@
-"""Kinds of study: their settings, and how they are planned."""
+"""Kinds of study: their settings, as template and file, and how they are planned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mechcore.errors import InputError
 from mechcore.registry import Registry
+from mechcore.report.kinds import DEFAULT
+from mechcore.settings import Entry, entries
 from mechcore.study.engine import Study
 from mechcore.study.executors import Executor, Local
+from mechcore.study.step import plain
 from mechcore.study.store import Store
-from mechcore.yaml_file import read_plain, validated
+from mechcore.yaml_file import YAML, read_plain, validated
 
 S = TypeVar("S")
 
-DEFAULT = "heuristic-core"
+_WIDTH = 100
+_HEAD = """\
+# A study of mechcore: mechcore run {name}
+# Omitted settings have the values shown here. Paths are relative to this file's folder.
+# mechcore run {name} --dry-run lists the jobs to run.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,3 +60,52 @@ def read_study(path: str | Path) -> tuple[str, Any]:
 STUDIES: Registry[StudyKind[Any]] = Registry(
     "kind of study", "mechcore.studies", {DEFAULT: "mechcore.main_study.study:STUDY"}
 )
+
+
+def template(file: Path, kind: str = DEFAULT) -> str:
+    """The text of a YAML file with the settings of a kind of study."""
+    if file.suffix not in YAML:
+        raise InputError(f"{file}: expected a file that ends in {', '.join(YAML)}")
+    settings = STUDIES[kind].settings()
+    named = "" if kind == DEFAULT else f"\nkind: {kind}\n"
+    return "\n".join([_HEAD.format(name=file.name) + named, *_lines(settings, ""), ""])
+
+
+def _lines(settings: Any, indent: str) -> Iterator[str]:
+    for entry in entries(type(settings)).values():
+        value = getattr(settings, entry.name)
+        if entry.group is None or value is None:
+            yield from _line(entry, value, indent)
+            continue
+        if not indent:
+            yield ""
+        yield from _comment(entry.setting.help, indent)
+        yield f"{indent}{entry.name}:" + " {}" * (not entries(entry.group))
+        presets = getattr(entry.group, "presets", None)
+        if presets is None:
+            yield from _lines(value, f"{indent}  ")
+        else:
+            named = " or ".join(presets.named)
+            yield f"{indent}  preset: {presets.default}  # {named}; changed by the following"
+            yield from _lines(value, f"{indent}  # ")
+
+
+def _line(entry: Entry, value: Any, indent: str) -> Iterator[str]:
+    line, about = f"{indent}{entry.name}: {in_yaml(value)}", entry.setting.help
+    if not entry.setting.example and len(line) + len(about) + 4 <= _WIDTH:
+        yield f"{line}  # {about}"
+        return
+    yield from _comment(about, indent)
+    if entry.setting.example:
+        yield f"{indent}#   such as {entry.name}: {entry.setting.example}"
+    yield line
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    begin = f"{indent}# "
+    return textwrap.wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=begin)
+
+
+def in_yaml(value: Any) -> str:
+    """A setting's value in one line of YAML, written as JSON."""
+    return json.dumps(plain(value), ensure_ascii=False)

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,37 +16,18 @@ from mechcore.errors import InputError, first_names
 from mechcore.files import check_can_write, write_atomically, write_json
 from mechcore.report import REPORT_FILE, build_report
 from mechcore.report.blocks import FIGURES_FOLDER
-from mechcore.report.kinds import REPORTS, schemas_of
+from mechcore.report.kinds import DEFAULT, REPORTS, schemas_of
 from mechcore.report.run_folder import CONFIG_FILE
 from mechcore.settings import changed
 from mechcore.study.engine import Study, perform
 from mechcore.study.executors import Executor, Local
-from mechcore.study.kinds import DEFAULT, STUDIES
+from mechcore.study.kinds import STUDIES
 from mechcore.study.step import TABLES_FOLDER, Job, differences, in_order, plain, versions
 from mechcore.study.store import Damaged, Store
 from mechcore.tables import write_tables
 
 STUDY = "study.json"
 STORE = "store"
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The study in a folder."""
-
-    kind: str
-    settings: Any
-    store: Store
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A checked study, with the jobs known so far, each after its needs."""
-
-    study: Study
-    store: Store
-    jobs: list[Job]
-    pending: list[Job]
 
 
 def prepare(
@@ -57,23 +37,17 @@ def prepare(
     kind: str = DEFAULT,
     store: str | Path | None = None,
     device: str = "cpu",
-) -> Prepared:
-    """Check everything and determine the remaining jobs of `run_study`; nothing is written."""
+) -> tuple[Study, Store, list[Job]]:
+    """Check everything; return the study, its store and its pending jobs; nothing is written."""
     out = Path(out)
-    if kind in STUDIES and kind not in REPORTS:
-        raise InputError(
-            f"kind of study {kind!r}: no report is registered; the package that "
-            f"provides the kind must also provide its report, as an entry point of {REPORTS.group}"
-        )
+    known, _ = STUDIES[kind], REPORTS[kind]  # a kind lacks its report if its package has none
     check_out(out, kind)
     kept = Store(out / STORE if store is None else store)
-    known = STUDIES[kind]
     study = known.plan(known.located(settings, Path.cwd()), kept)
     check_folders(out, study.folders)
-    jobs = in_order(study.jobs())
-    pending = [job for job in jobs if not kept.has(job.key)]
+    pending = [job for job in in_order(study.jobs()) if not kept.has(job.key)]
     study.check(pending, device)
-    return Prepared(study, kept, jobs, pending)
+    return study, kept, pending
 
 
 def run_study(
@@ -87,38 +61,27 @@ def run_study(
 ) -> list[Path]:
     """Run the remaining jobs of a study, and write its results and reports, whose paths it returns.
 
-    Everything is checked before anything is written. A rerun does only what is missing.
-
-    Args:
-        settings: settings of the study.
-        out: folder for the results; each of several variants gets a subfolder.
-        kind: kind of study, a name in `mechcore.study.kinds.STUDIES`.
-        store: folder of the run store, which studies can share; None is ``store`` in ``out``.
-        executor: where jobs run; None is this process, with the resources of the settings.
-        origins: origins of settings that are not defaults, by dotted name; None: from Python.
-
-    Raises:
-        InputError: the settings, a file or a folder is invalid.
-        StudyError: jobs failed; all jobs that do not need them are done.
-        StoreError: the disk is full.
+    Everything is checked before anything is written. Each of several variants gets a subfolder.
+    ``store``, by default in ``out``, can be shared; jobs run in this process unless ``executor``
+    says otherwise; ``origins`` of settings that are not defaults are Python unless given.
+    Raises `InputError` before any work, `StudyError` if jobs failed, `StoreError` on a full disk.
     """
     out = Path(out)
     executor = executor or STUDIES[kind].executor(settings)
     # The machines of a cluster have devices that this one may lack.
     device = executor.device if isinstance(executor, Local) else "cpu"
-    prepared = prepare(settings, out, kind=kind, store=store, device=device)
-    study, kept = prepared.study, prepared.store
+    study, kept, _ = prepare(settings, out, kind=kind, store=store, device=device)
     kept.create()
     kept.leftovers(remove=True)
     # Recorded before the work, so that its results cannot be cleaned away meanwhile.
-    place = kept.remember(out, prepared.jobs)
+    place = kept.remember(out, in_order(study.jobs()))
     with kept.lock(place):
         begin(out, kind, STUDIES[kind].located(settings, Path.cwd()), kept)
     perform(study, kept, executor, out)
     with kept.lock(place):
         if origins is None:
             origins = dict.fromkeys(changed(STUDIES[kind].settings(), settings), "Python")
-        folders = write_results(study, out, kind, settings, kept, origins)
+        folders = _write_results(study, out, kind, settings, kept, origins)
         return [_report(out, folder) for folder in folders]
 
 
@@ -149,15 +112,12 @@ def status_table(jobs: Any) -> Any:
 
 
 def job_table(folder: str | Path) -> tuple[Any, Store]:
-    """The jobs of the study in a folder, as settings, inputs and code are now, and its store.
-
-    Their state is ``done``, ``begun`` or ``to do``; why is what changed since they were done.
-    """
+    """The jobs of the study in a folder, ``done``, ``begun`` or ``to do``, and its store."""
     import pandas as pd
 
-    folder, study = Path(folder), opened(Path(folder))
-    store, rows = study.store, []
-    for job in in_order(STUDIES[study.kind].plan(study.settings, store).jobs()):
+    folder, rows = Path(folder), []
+    kind, settings, store = opened(folder)
+    for job in in_order(STUDIES[kind].plan(settings, store).jobs()):
         state, seconds, size, why = "to do", 0.0, 0, ""
         try:  # not verified: damage is detected on use, or by `Store.verify`
             manifest = store.manifest(job.key)
@@ -219,8 +179,8 @@ def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
     )
 
 
-def opened(out: Path) -> Opened:
-    """The study in a folder; raises `InputError` if there is none."""
+def opened(out: Path) -> tuple[str, Any, Store]:
+    """Kind, settings and store of the study in a folder; raises `InputError` if there is none."""
     path = out / STUDY
     if not path.exists():
         raise InputError(
@@ -232,10 +192,10 @@ def opened(out: Path) -> Opened:
             raise InputError(f"{path}: no {name!r}; rerun the study")
     kind = str(content["kind"])
     settings = STUDIES[kind].read(content["settings"], str(path))
-    return Opened(kind, settings, Store(out / str(content["store"])))
+    return kind, settings, Store(out / str(content["store"]))
 
 
-def write_results(
+def _write_results(
     study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
 ) -> list[Path]:
     """Copy a finished study's results to ``out``, remove outdated ones, return its folders."""
@@ -271,10 +231,6 @@ def write_results(
         write_json(out / folder / CONFIG_FILE, facts | dict(results.facts))
     _note(out, written=sorted(wanted))
     return [out / folder for folder in by_folder]
-
-    names = _known(out).get("written")
-    names = names if isinstance(names, list) else []
-    return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
 
 
 def _noted(out: Path) -> dict[str, Any]:

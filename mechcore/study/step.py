@@ -1,13 +1,17 @@
-"""Steps and jobs: the contract between the engine and the work of a study."""
+"""Steps and jobs, and digests of what they read: the contract of the engine with a study."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
+from fnmatch import fnmatch
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,16 +20,33 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from mechcore.errors import InputError
 from mechcore.settings import OF_STUDY
 from mechcore.source_code import VERSIONED, code_digests
-from mechcore.study.fingerprints import Hasher, digest_of
 from mechcore.tables import Schema, write_tables
 
 TABLES_FOLDER = "tables"
-"""Subfolder of the tables of a job, and of a study."""
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.study.store import Store
+
+
+CHECKPOINT_FILES = (
+    "config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.bin",
+    "*.bin.index.json",
+    "tokenizer*.json",
+    "chat_template.*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+)
+"""Files of a model and its tokenizer; other files in the folder do not matter."""
+
+Hasher = Callable[[Path], str]
 
 
 class Input(Protocol):
@@ -140,10 +161,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of an artefact, with SHA-256 of its files, and bytes of all of them.
-
-    ``seconds`` are those of the work; after an interruption, of its last part.
-    """
+    """The description of an artefact: SHA-256 of files, bytes of all, seconds of its last part."""
 
     key: str
     kind: str
@@ -271,3 +289,57 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     names = dict.fromkeys([*before, *after])
     missing = object()
     return [name for name in names if before.get(name, missing) != after.get(name, missing)]
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON value, hexadecimal; equal values have equal digests."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
+    """Digests of the files of a checkpoint (a folder or GGUF file), or the commit of a hub id."""
+    path = Path(source)
+    if path.is_file():
+        return {path.suffix: hasher(path)}
+    if not path.is_dir():
+        return {"hub": source, "commit": _commit(source, revision)}
+    files = {
+        file.name: hasher(file)
+        for file in sorted(path.iterdir())
+        if file.is_file() and any(fnmatch(file.name, pattern) for pattern in CHECKPOINT_FILES)
+    }
+    if not files:
+        raise InputError(f"checkpoint {source}: no config.json and no weights in this folder")
+    return files
+
+
+def architecture_code(source: str, revision: str | None) -> Sequence[object]:
+    """The class of a checkpoint's architecture, looked up by name; none if it is unusable."""
+    from mechcore.models.architectures.base import architecture_of
+    from mechcore.models.loading import read_config
+
+    with suppress(InputError):
+        return [type(architecture_of(read_config(source, revision)))]
+    return []
+
+
+def _commit(source: str, revision: str | None) -> str:
+    """The commit of a hub id, which is fetched if necessary."""
+    from mechcore.models.loading import read_config
+
+    if commit := getattr(read_config(source, revision), "_commit_hash", None):
+        return str(commit)
+    raise InputError(
+        f"checkpoint {source}: its commit, which identifies results, is unknown; expected a "
+        "snapshot of the hub; name a local folder instead"
+    )

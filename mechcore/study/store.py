@@ -15,8 +15,7 @@ from typing import Any
 
 from mechcore.errors import InputError, MechcoreError, warn
 from mechcore.files import appearing, check_can_write, write_json
-from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
-from mechcore.study.step import Job, Manifest, this_machine
+from mechcore.study.step import Job, Manifest, digest_of, hash_file, this_machine
 
 MANIFEST = "manifest.json"
 MARK = "mechcore-store.json"
@@ -25,6 +24,10 @@ PARTIAL = "partial"
 FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+_SETTLED = 2.0
+"""Seconds after a file's last change before its digest is cached: clocks may be coarse."""
 
 
 class StoreError(MechcoreError):
@@ -48,7 +51,7 @@ class Store:
         # Listed before it is looked for, since another process may be creating it.
         listed = self.path.iterdir() if self.path.exists() else ()
         there = {path.name for path in listed if not path.name.startswith(".")}
-        if not self.exists:
+        if not (self.path / MARK).is_file():
             if there - {"objects", PARTIAL, "locks", STUDIES}:
                 raise InputError(
                     f"store {self.path}: the folder is not empty and not a store of mechcore; "
@@ -64,14 +67,9 @@ class Store:
             "--store"
         )
 
-    @property
-    def exists(self) -> bool:
-        """Whether the folder exists."""
-        return (self.path / MARK).is_file()
-
     def create(self) -> None:
         """Create the folder if necessary."""
-        if not self.exists:
+        if not (self.path / MARK).is_file():
             # Locked so that no other process takes the temporary file for a leftover.
             with self.lock(_key_of(Path(MARK))), self.writing("the store"):
                 write_json(self.path / MARK, {"format": FORMAT})
@@ -217,10 +215,7 @@ class Store:
         return self.path / PARTIAL / key
 
     def remember(self, out: Path, jobs: Iterable[Job]) -> str:
-        """Record the results that the study in ``out`` references; return its lock's name.
-
-        The last results of jobs that are not done stay recorded, to tell what has changed.
-        """
+        """Record the results that the study in ``out`` references; return its lock's name."""
         place = self._place(out)
         name = digest_of(place)
         with self.lock(name), self.writing("the list of studies"):
@@ -311,6 +306,25 @@ class Store:
                     _discard(path)
                 gone += own
         return sorted(gone)
+
+
+class RememberedHashes:
+    """`hash_file`, cached for as long as a file does not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def __call__(self, path: Path) -> str:
+        """SHA-256 of a file, hexadecimal."""
+        now, stat = time.time(), path.stat()
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        state = (path.resolve(), stat.st_size, *times, stat.st_ino, stat.st_dev)
+        if state in self._known:
+            return self._known[state]
+        digest = hash_file(path)
+        if now - max(times) / 1e9 > _SETTLED:
+            self._known[state] = digest
+        return digest
 
 
 def _key_of(path: Path) -> str:

@@ -37,10 +37,7 @@ def log_run(
     """Log a finished run to Weights & Biases: configuration, summary, tables, PNG figures, report.
 
     Returns the folder for ``wandb sync`` (``"offline"``) or the address of the run (``"online"``).
-
-    Raises:
-        InputError: wandb is missing or not logged in, or the project, mode or folder is invalid.
-        MechcoreError: logging failed.
+    Raises `InputError` for what is missing or invalid, `MechcoreError` if logging failed.
     """
     run = read_run(folder)
     check_can_log(project, mode)

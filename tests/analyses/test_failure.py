@@ -8,7 +8,7 @@ from analyses.shown import headlines_of
 from pages import tables_of, with_tables, words_of
 
 from mechcore.analyses.failure import Failure
-from mechcore.main_study.report import findings, sections
+from mechcore.main_study.report import REPORT
 from mechcore.report.blocks import Section
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import MINUS
@@ -66,16 +66,18 @@ def test_the_headline_says_what_is_wrong(shown: Any) -> None:
     assert texts[0] == (
         "Balanced accuracy is 60.0 % out of domain and 90.0 % in domain, a gap of 30.0 points "
         "[28.6, 31.4]: a new threshold gives back +9.0 points [+7.0, +11.0] (at most 10.0 points), "
-        "and the other 21.0 points are missing information. 100.0 % of the wrong answers are on "
-        "no; the subsets with most of them are swaps (10.0 % right) and others (100.0 % right)."
+        "and the other 21.0 points are missing information. 100.0 % of the wrong answers are on no."
     )
     assert texts[1] == (
         "The failure is in part a moved threshold (30.0 % of the gap); ablation does not explain "
         "the rest: L0.H0 hurts most: ablating it fixes 30 answers and breaks 10, net +5.0 points "
         "[+4.0, +6.0]."
     )
-    assert "1 hurts beyond the threshold (L0.H0 +5.0 points without it)" in texts[2]
-    assert "1 is needed (L0.H1 -20.0 points without it)" in texts[2]
+    assert texts[2] == (
+        "Most wrong answers are in the subsets swaps (10.0 % right) and others (100.0 % right)."
+    )
+    assert "1 hurts beyond the threshold (L0.H0 +5.0 points without it)" in texts[3]
+    assert "1 is needed (L0.H1 -20.0 points without it)" in texts[3]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,6 @@ def test_moved_thresholds_are_parted_by_direction_and_size(shown: Any, run: RunF
 
 def test_it_stands_first_after_what_opens_the_page(run: RunFolder) -> None:
     told = with_tables(run, failure=failure(), failure_sets=sets(**NETS))
-    assert next(iter(findings(told))).section == "failure"
-    assert next(iter(sections(told))).id == "failure"
+    assert next(iter(REPORT.findings(told))).section == "failure"
+    assert next(iter(REPORT.sections(told))).id == "failure"
     assert [*Failure.headlines(run)] == [*Failure.blocks(run)] == []

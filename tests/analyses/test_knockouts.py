@@ -75,7 +75,8 @@ def test_changes_are_those_of_the_masked_model(finished: Path) -> None:
 
 
 def test_categories_are_jobs_of_their_own() -> None:
-    jobs = make_plan(study("repeated", "first")).jobs
+    plain = study("repeated", "first")
+    jobs = make_plan(plain).jobs
     steps = [job.step for job in jobs if isinstance(job.step, (KnockedOut, Knockouts))]
     assert [getattr(step, "category", "") for step in steps] == ["repeated", "first", ""]
     size = Size({"id": 30, "ood": 500}, n_heads=40, n_mlps=5)
@@ -83,6 +84,10 @@ def test_categories_are_jobs_of_their_own() -> None:
     # Heads at half a pass each and three sets, of which the last ones run whole; 20 draws on 100
     # texts at most, with what all sweeps of a category run, and a fifth of the heads.
     assert passes == [26 * 530, 26 * 530, 20 * 130 * (4 + 0.5 * 0.2 * 40)]
+    dropping = Knockouts(categories=("first",), renormalise=False)
+    dropped = make_plan(replace(plain, analyses=replace(plain.analyses, knockouts=dropping))).jobs
+    forms = [job.step.renormalise for job in dropped if isinstance(job.step, KnockedOut)]
+    assert forms == [False]
     with pytest.raises(InputError, match="no category 'nowhere' to hide; expected some of first"):
         make_plan(study("nowhere"))
 

@@ -190,9 +190,10 @@ def seen_of(case: Case, point: str, batch: dict[str, Tensor] | None = None) -> T
     return seen[0]
 
 
-def test_as_much_of_other_attention_is_hidden_key_after_key(case: Case) -> None:
+@pytest.mark.parametrize("renormalise", [True, False])
+def test_as_much_of_other_attention_is_hidden_key_after_key(case: Case, renormalise: bool) -> None:
     """By a plain loop over rows, queries and keys in the order that was drawn."""
-    fill = other_keys("repeated")(case.model, case.means, 3)
+    fill = other_keys("repeated", renormalise=renormalise)(case.model, case.means, 3)
     fill.prepare(case.batch)
     found = fill.values("z", 0, case.batch["attention_mask"], None)[:, :, 1]
     pattern, values = seen_of(case, "hook_pattern")[:, 1], seen_of(case, "hook_v")
@@ -206,7 +207,7 @@ def test_as_much_of_other_attention_is_hidden_key_after_key(case: Case) -> None:
                 gone = min(left, float(weights[key]))
                 weights[key] -= gone
                 left -= gone
-        expected[row, query] = (weights / weights.sum()) @ v[row]
+        expected[row, query] = (weights / (weights.sum() if renormalise else 1)) @ v[row]
     close(found, expected)
     real = hidden.any(-1)
     assert (found - seen_of(case, "hook_z")[:, :, 1])[real].abs().max() > 1e-4

@@ -14,8 +14,7 @@ from mechcore.errors import MechcoreError
 from mechcore.main_study.config import StudyConfig
 from mechcore.pruning import PruneSettings
 from mechcore.settings import changed
-from mechcore.study.executors import Local
-from mechcore.study.ray_executor import OnRay
+from mechcore.study.executors import Local, OnRay
 from mechcore.study.step import plain
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
@@ -79,7 +78,7 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(asked: Asked) -> Non
     assert (study.seeds, study.target_sparsities, study.batch_size) == ((7,), (0.3,), 8)
     assert (study.model.dtype, study.data.max_train, study.data.seed) == ("bfloat16", 16, 5)
     assert (study.prune.steps, study.prune.precision, study.prune.lr) == (30, "bfloat16", 0.1)
-    assert asked("demo")[0] == StudyConfig()  # without a file
+    assert asked("demo encoder")[0] == StudyConfig()  # without a file
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,12 @@ def test_quick_beats_the_defaults_and_options_beat_quick(
 
 
 def test_settings_come_from_the_file_and_the_command_line(asked: Asked) -> None:
-    assert asked("demo")[1]["origins"] == {}
+    assert asked("demo encoder")[1]["origins"] == {}
+    study, how = asked("demo --max-id 60")
+    assert (study.model.embedded, study.data.max_train, study.data.max_id) == ("failing", 1000, 60)
+    assert study.analyses.repair.rungs == ("threshold", "last-layer")
+    assert how["origins"]["data.max_train"] == "file tiny_failing/study.yaml"
+    assert how["origins"]["data.max_id"] == "command line"
     assert asked("demo decoder --without sweep")[1]["origins"] == dict.fromkeys(
         ("model.embedded", "analyses.sweep"), "command line"
     )
@@ -255,14 +259,12 @@ def test_finished_studies_of_every_kind_are_logged(finished: Any, kind: str) -> 
 def test_a_run_that_cannot_be_logged_is_done(
     finished: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(run: Path, **_: Any) -> str:
-        if run.name == "first":
-            raise MechcoreError("wandb: the disk is full")
-        return "there"
+    def refuse(*_: Any, **__: Any) -> str:
+        raise MechcoreError("wandb: the disk is full")
 
     assert finished("demo", refuse, "first", "second") == 1
     out, err = capsys.readouterr()
-    assert "report: out/second/report.html\nWeights & Biases: there\n" in out
+    assert "report: out/second/report.html\n" in out
     wanted = "mechcore: error: the run is done, but not logged: wandb: the disk is full; rerun the"
     assert err.startswith(wanted)
     assert err.count("\n") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mechcore.cli.shared import run_table, show, show_part
+from mechcore.cli.execution import run_table, show, show_part
 from mechcore.files import write_csv
 
 Shown = Callable[..., list[str]]

@@ -174,7 +174,7 @@ def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Pa
     lab.roles()
     lab.core()
     lab.heads()
-    pending = prepare(lab.config, tmp_path / "study", store=store).pending
+    _, _, pending = prepare(lab.config, tmp_path / "study", store=store)
     kinds = {job.step.kind for job in pending}
     assert not kinds & {"means", "prune", "masks", "core", "swept", "sweep", "scores"}
     assert "dose" in kinds

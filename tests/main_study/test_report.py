@@ -18,8 +18,8 @@ from mechcore.analyses.roles import Roles
 from mechcore.errors import InputError
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan
-from mechcore.main_study.report import REPORT, findings, opening, sections, tiles
-from mechcore.report.blocks import Block, Drawing, Paragraph, Table, Tile
+from mechcore.main_study.report import REPORT, story
+from mechcore.report.blocks import Block, Drawing, Finding, Paragraph, Story, Table, Tile
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.steps.config import ModelConfig
 from mechcore.training import TrainSettings
@@ -65,39 +65,58 @@ def guest() -> Iterator[None]:
 
 
 def test_roles_and_what_flips_open_the_page_and_occur_there_alone(run: RunFolder) -> None:
-    assert opening(with_tables(run, roles=None)) is None
-    part = opening(run)
+    assert REPORT.opening(with_tables(run, roles=None)) is None
+    part = REPORT.opening(run)
     assert part is not None
     assert (part.id, part.title) == ("blame", "Which components are to blame?")
     assert part.files == ["roles.csv", "flips.csv"]
     kinds = [type(block) for block in part.blocks]
-    assert kinds == [Paragraph, Drawing, Table, Table, Table]
-    ids = [section.id for section in sections(run)]
+    assert kinds == [Story, Drawing, Table, Table, Table]
+    verdict = next(iter(Roles.headlines(run)))
+    assert part.blocks[0] == Story([Finding(verdict, "blame", Roles.title)])
+    ids = [section.id for section in REPORT.sections(run)]
     assert ids[0] == "data"
-    assert not {"blame", "flips"} & {*ids, *(finding.section for finding in findings(run))}
+    assert not {"blame", "flips"} & {*ids, *(finding.section for finding in REPORT.findings(run))}
     # The page would have no title for another section.
-    assert {finding.section for finding in findings(run)} <= set(ids)
+    assert {finding.section for finding in REPORT.findings(run)} <= set(ids)
 
 
 @pytest.mark.usefixtures("guest")
 def test_an_analysis_of_anyone_may_open_the_page(run: RunFolder) -> None:
-    part, alone = opening(run), opening(with_tables(run, roles=None))
+    part, alone = REPORT.opening(run), REPORT.opening(with_tables(run, roles=None))
     assert part is not None
     assert alone is not None
-    assert part.blocks[-1] == alone.blocks[0] == Paragraph("of a guest")
+    assert part.blocks[-1] == alone.blocks[-1] == Paragraph("of a guest")
     assert (part.id, alone.id, alone.title) == ("blame", "guest", "Guest")
-    assert "guest" not in [section.id for section in sections(run)]
-    assert "of a guest" not in [finding.text for finding in findings(run)]
+    assert "guest" not in [section.id for section in REPORT.sections(run)]
+    assert "of a guest" not in [finding.text for finding in REPORT.findings(run)]
+
+
+def test_the_story_is_made_of_first_headlines_which_the_summary_leaves_out(run: RunFolder) -> None:
+    class Teller(Guest):
+        section = "data"
+        opens = False
+        first = True
+        story = True
+
+    ANALYSES.register("guest")(Teller)
+    try:
+        lines, texts = [*story(run)], [finding.text for finding in REPORT.findings(run)]
+    finally:
+        ANALYSES.remove("guest")
+    assert [line.section for line in lines] == ["data", "blame"]
+    assert lines[0] == Finding("of a guest", "data", "Guest")
+    assert not {line.text for line in lines} & {*texts}
 
 
 def test_tiles_are_those_of_analyses(run: RunFolder, request: pytest.FixtureRequest) -> None:
-    own = [tile.label for tile in tiles(run)]
+    own = [tile.label for tile in REPORT.tiles(run)]
     assert own[:2] == ["Full model, out-of-domain", "Full model, in-domain"]
     request.getfixturevalue("guest")
-    assert Tile("guests", "1") in tiles(run)
+    assert Tile("guests", "1") in REPORT.tiles(run)
     # A run for effective sizes alone says nothing of masks.
     sizes = RunFolder(run.path, {"target_sparsities": []}, {"data": run.tables["data"]})
-    assert [section.id for section in sections(sizes)] == ["data"]
+    assert [section.id for section in REPORT.sections(sizes)] == ["data"]
 
 
 def test_what_a_study_begins_with_is_no_question(

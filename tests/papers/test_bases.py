@@ -8,7 +8,7 @@ import pytest
 from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.papers.bases import Checkpoint, model_facts
-from mechcore.study.fingerprints import hash_file
+from mechcore.study.step import hash_file
 
 
 @pytest.fixture(scope="module")

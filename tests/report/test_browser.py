@@ -23,6 +23,7 @@ from mechcore.report.blocks import Paragraph
 from mechcore.report.run_folder import read_run
 
 Open: TypeAlias = Callable[..., AbstractContextManager[Any]]
+SECTIONS = "main > section > details"
 CONTRAST = """() => {
   const rgba = (text) => {
     const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number);
@@ -61,15 +62,24 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def opened(chromium: Any) -> Open:
-    """Open a page in a fresh profile; what it asked for or complained of fails the test."""
+    """Open a page in a fresh profile; what it asked for or complained of fails the test.
+
+    Its sections are opened, unless they are to stay ``folded``.
+    """
 
     @contextmanager
-    def open_(path: Path, fragment: str = "", **options: Any) -> Iterator[Any]:
+    def open_(
+        path: Path, fragment: str = "", folded: bool = False, **options: Any
+    ) -> Iterator[Any]:
         options = {"viewport": {"width": 1280, "height": 900}, **options}
         context = chromium.new_context(**options)
         page, seen = context.new_page(), Seen()
         seen.watch(page)
         page.goto(path.as_uri() + fragment)
+        if not folded:
+            page.evaluate(
+                f"document.querySelectorAll('{SECTIONS}').forEach((d) => {{ d.open = true; }})"
+            )
         yield page
         seen.check(path)
         context.close()
@@ -105,6 +115,27 @@ def pressed(page: Any) -> set[str]:
 
 def cell(page: Any, name: str) -> Any:
     return page.locator(f'#grid [data-head="{name}"]')
+
+
+def test_the_page_opens_with_the_answers_and_a_link_opens_its_section(rich: Open) -> None:
+    with rich(folded=True) as page:
+        sections = page.locator(SECTIONS)
+        assert sections.count() > 10
+        assert page.locator(f"{SECTIONS}[open]").count() == 0
+        assert page.locator("#blame .story li").count() == 1
+        assert page.locator("#blame svg").is_visible()
+        table = page.locator("#blame .scroll").first
+        assert table.evaluate("node => node.scrollWidth <= node.clientWidth")
+        for link in (page.locator("nav a[href='#core']"), page.locator("#summary .more").first):
+            target = page.locator(link.get_attribute("href"))
+            link.click()
+            assert target.locator("> details").get_attribute("open") is not None
+        page.keyboard.press("Escape")
+        page.locator("#blame [data-head]").first.click()
+        assert about(page).startswith("About ")
+    with rich("#stability", folded=True) as page:
+        assert page.locator("#stability h2").is_visible()
+        assert page.locator("#stability > details").get_attribute("open") is not None
 
 
 # -- choosing a head ---------------------------------------------------------------------------
@@ -370,7 +401,7 @@ def test_texts_have_enough_contrast(rich: Open, scheme: str) -> None:
 
 
 def test_all_tables_are_on_paper(rich: Open) -> None:
-    with rich("#L0.H3") as page:
+    with rich("#L0.H3", folded=True) as page:
         page.evaluate(
             """addEventListener("beforeprint", () => {
                 const all = [...document.querySelectorAll("main table")];
@@ -389,9 +420,10 @@ def test_all_tables_are_on_paper(rich: Open) -> None:
 
 
 def test_without_scripts_the_page_is_complete(rich: Open, rich_run: Path) -> None:
-    with rich(java_script_enabled=False) as page:
+    with rich(folded=True, java_script_enabled=False) as page:
         assert page.locator("main").is_visible()
         assert not page.locator("#about").is_visible()
+        page.locator("#heads summary").first.click()
         assert "Choosing needs JavaScript" in page.locator("#heads").inner_text()
         assert page.locator("#grid button").count() == 36
         assert page.locator("img").count() == 15

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from mechcore.components import Mask, ModelShape
-from mechcore.report import figures, interaction_figures, subnetwork_figures
+from mechcore.report import ablation_figures, figures, subnetwork_figures
 from mechcore.report.drawing import GridShape, shorten
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.subnetworks.core import head_frequency
@@ -45,8 +45,8 @@ DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     "changes": lambda run: figures.ablation_changes(run.tables["ablation"]),
     "margin changes": lambda run: figures.ablation_changes(run.tables["ablation"], "margin"),
     "by subset": lambda run: figures.ablation_by_subset(run.tables["ablation"], "ood", "tiny-ood"),
-    "interactions": lambda run: interaction_figures.interactions(run.tables["interactions"]),
-    "one interaction": lambda run: interaction_figures.interactions_by_subset(
+    "interactions": lambda run: ablation_figures.interactions(run.tables["interactions"]),
+    "one interaction": lambda run: ablation_figures.interactions_by_subset(
         run.tables["interactions"], "+".join(run.core)
     ),
     "categories": lambda run: figures.head_categories(run.tables["head_categories"]),

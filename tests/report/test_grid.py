@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
 
-from mechcore.report.about import components_of, panels
+from mechcore.report.about import components_of, grid_of, panels
 from mechcore.report.blocks import Paragraph
 from mechcore.report.drawing import ink
-from mechcore.report.grid import grid_of
 from mechcore.report.run_folder import RunFolder
 
 FREQUENCY = pd.DataFrame(

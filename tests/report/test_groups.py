@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 from mechcore.evaluation.recalibration import CANNOT_TELL
-from mechcore.main_study.report import sections
-from mechcore.report.about import components_of
+from mechcore.main_study.report import REPORT
+from mechcore.report.about import components_of, grid_of
 from mechcore.report.blocks import Paragraph
-from mechcore.report.grid import grid_of
 from mechcore.report.groups import one_label_notes, population_note
 from mechcore.report.run_folder import RunFolder, read_run
 
@@ -41,7 +40,7 @@ def test_one_label_out_of_domain_is_said_of_every_change(
     tmp_path: Path, new_run: Callable[..., Path], two_labels: RunFolder
 ) -> None:
     run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
-    parts = {section.id: section.blocks for section in sections(run)}
+    parts = {section.id: section.blocks for section in REPORT.sections(run)}
     for name in ("ablation", "interactions"):
         assert ONE_LABEL in parts[name]
     for each, notes in ((run, [ONE_LABEL]), (two_labels, [])):
@@ -56,7 +55,7 @@ def test_without_a_sweep_the_labels_of_the_data_say_so(two_labels: RunFolder) ->
     tables = {name: run.tables[name] for name in ("data", "interactions", "superadditive")}
     before = RunFolder(run.path, run.config, tables)
     assert list(one_label_notes(before, tables["interactions"])) == [ONE_LABEL]
-    (search,) = (section for section in sections(before) if section.id == "search")
+    (search,) = (section for section in REPORT.sections(before) if section.id == "search")
     assert ONE_LABEL in search.blocks
     labels = tables["data"]
     other = labels[labels["split"] == "ood"].iloc[[0]].assign(label="entailment")

@@ -23,13 +23,10 @@ from mechcore.report import (
     build_report,
     component_figures,
     figures,
-    interaction_figures,
     subnetwork_figures,
-    training_figures,
 )
-from mechcore.report.about import panels
+from mechcore.report.about import grid_of, panels
 from mechcore.report.attention_views import library_script
-from mechcore.report.grid import grid_of
 from mechcore.report.kinds import report_of, schemas_of
 from mechcore.report.page import Explainer, environment, method_tables
 from mechcore.report.run_folder import read_run
@@ -37,11 +34,9 @@ from mechcore.report.run_folder import read_run
 FIGURES = {
     figures: "accuracy_by_subset head_frequency ablation_changes ablation_by_subset "
     "head_categories attention_patterns",
-    interaction_figures: "interactions interactions_by_subset",
-    ablation_figures: "single_changes",
+    ablation_figures: "interactions interactions_by_subset single_changes",
     component_figures: "scatter graph",
-    subnetwork_figures: "head_overlap effective_sizes",
-    training_figures: "training_curves",
+    subnetwork_figures: "head_overlap effective_sizes training_curves",
 }
 
 
@@ -126,7 +121,7 @@ def test_the_method_names_what_was_run(rich: Page) -> None:
     facts = ("9f2c41aa70be13d5", "0 <- entailment; 1 <- non-entailment", "label mapping: ood")
     for fact in (*facts, "3.9.0", "0, 1, 2", "lambda learning rate 0.3"):
         assert fact in rich.text
-    assert "Heuristic core of hub/base, trained here" in rich.text
+    assert "Does hub/base, trained here fail out of domain, and why?" in rich.text
 
 
 def without_ends(table: pd.DataFrame) -> pd.DataFrame:
@@ -204,7 +199,7 @@ def test_effective_sizes_alone_are_a_page_of_their_own(copy_of_rich: Path) -> No
     (copy_of_rich / "config.json").write_text(json.dumps(config | {"target_sparsities": []}))
     text = page_of(copy_of_rich).text
     assert "Effective size of hub/base, trained here" in text
-    assert "Heuristic core of" not in text
+    assert "fail out of domain, and why" not in text
     assert "Effective size over training" in text
     assert "Not run" not in text
     assert "sparsities 0.5" not in text
@@ -242,16 +237,15 @@ def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path])
     assert tags.count("script") == 8
     assert len(page.attributes("img", "src")) == 10
     assert HOSTILE in page.text
-    assert "Heuristic core of m/<img src=x>" in page.text
+    assert "Does m/<img src=x> fail out of domain, and why?" in page.text
     assert "NA 500" in page.text
     assert "<b>&.csv" in page.attributes("a", "download")
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_files_written_without_header_or_rows_are_empty_tables(copy_of_rich: Path) -> None:
+def test_tables_without_rows_leave_a_note(copy_of_rich: Path) -> None:
     for table in ("core", "ablation", "interactions"):
-        (copy_of_rich / "tables" / f"{table}.csv").write_text("\n")
-    assert all(len(read_run(copy_of_rich).tables[t]) == 0 for t in ("core", "interactions"))
+        edit(copy_of_rich, table, lambda frame: frame[:0])
     assert "There was no head to ablate" in page_of(copy_of_rich).text
 
 

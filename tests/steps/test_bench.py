@@ -28,8 +28,7 @@ from mechcore.steps.bench import (
 )
 from mechcore.steps.config import ModelConfig
 from mechcore.study.executors import done
-from mechcore.study.fingerprints import digest_of, hash_file
-from mechcore.study.step import Input, Job, Work
+from mechcore.study.step import Input, Job, Work, digest_of, hash_file
 from mechcore.study.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")  # of draws

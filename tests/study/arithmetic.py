@@ -15,9 +15,8 @@ from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 from mechcore.report.kinds import REPORTS, StudyReport, Words
 from mechcore.study.engine import Results, Study
-from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.kinds import STUDIES, StudyKind
-from mechcore.study.step import Input, Job, Step, Work
+from mechcore.study.step import Hasher, Input, Job, Step, Work, hash_file
 from mechcore.study.store import Store
 
 RESULT = "result"

@@ -140,13 +140,14 @@ def test_progress_reaches_the_cost_that_was_told(
     with progress.shown():
         perform(Costly([total]), store, Local(), Path("out"))
     shown = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
-    assert shown == ["study: 17 %", "study: 33 %", "study: 50 %", "study: 100 %"]
+    jobs = [("17", "read 0"), ("33", "read 1"), ("50", "read 2"), ("100", "total")]
+    assert shown == [f"study: {share} % ({name})" for share, name in jobs]
 
 
 def test_a_kind_without_a_report_is_refused_before_the_work(tmp_path: Path, sums: str) -> None:
     STUDIES.register("silent")(SUMS)
     try:
-        with pytest.raises(InputError, match="kind of study 'silent': no report"):
+        with pytest.raises(InputError, match=r"'silent': unknown.*mechcore\.reports"):
             run_study(Settings(str(tmp_path)), tmp_path / "out", kind="silent")
     finally:
         STUDIES.remove("silent")

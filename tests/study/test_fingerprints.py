@@ -14,7 +14,7 @@ from study.sources import checkpoint_like
 from transformers import BertConfig
 
 from mechcore.errors import InputError
-from mechcore.study.fingerprints import checkpoint_content, digest_of, hash_file
+from mechcore.study.step import checkpoint_content, digest_of, hash_file
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -14,8 +14,8 @@ import pytest
 from main_study.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
-from mechcore.study import ray_executor
-from mechcore.study.ray_executor import OnRay
+from mechcore.study import executors
+from mechcore.study.executors import OnRay
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
 
@@ -108,7 +108,7 @@ def test_a_job_on_cuda_has_one_gpu_and_sees_no_other(
         given = ray.get_runtime_context().get_assigned_resources().get("GPU", 0)
         return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), ray.get_gpu_ids(), given
 
-    monkeypatch.setattr(ray_executor, "done_elsewhere", seen)
+    monkeypatch.setattr(executors, "done_elsewhere", seen)
     job: Any = None
     with OnRay(cpus=1, device="cuda")(Store(tmp_path)) as workers:
         assert workers.capacity == 2 * 2, "as many wait as run"

@@ -80,7 +80,6 @@ def test_nothing_is_written_before_a_store_is_created(tmp_path: Path) -> None:
     assert store.hash_file(file) == hashlib.sha256(b"x").hexdigest()
     assert not store.has(key_of(1))
     assert store.all_keys() == store.leftovers() == store.unused() == []
-    assert not store.exists
     assert not (tmp_path / "deep").exists()
 
 

@@ -10,9 +10,8 @@ import pytest
 from helpers import every_setting
 from pydantic import TypeAdapter
 
-from mechcore.study.kinds import DEFAULT, STUDIES, read_study
+from mechcore.study.kinds import DEFAULT, STUDIES, in_yaml, read_study, template
 from mechcore.study.step import plain
-from mechcore.study.template import in_yaml, template
 from mechcore.yaml_file import parse_yaml
 
 KINDS = ("heuristic-core", "cognitive", "extractive")

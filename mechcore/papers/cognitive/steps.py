@@ -13,8 +13,7 @@ from mechcore.models import load_model
 from mechcore.models.tokenizers import load_tokenizer
 from mechcore.papers.bases import Checkpoint, checkpoint_of
 from mechcore.papers.cognitive.trials import Task, Trials
-from mechcore.study.fingerprints import Hasher
-from mechcore.study.step import Job, Step, Work
+from mechcore.study.step import Hasher, Job, Step, Work
 from mechcore.worlds.embedded import tiny_base_dir
 
 MODEL = "model"

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from mechcore.cli.execution import ResourceOptions, RunOptions
+from mechcore.cli.execution import ResourceOptions, RunOptions, run_table, show
 from mechcore.cli.options import From, Given, grouped
-from mechcore.cli.shared import run_table, show
 from mechcore.papers.command import Quick, do_from_base, write_lines
 from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
 

@@ -40,7 +40,7 @@
     mark();
     history.replaceState(null, "", location.pathname + location.search);
     const back = opener?.isConnected && opener !== document.body ? opener : null;
-    (back || document.querySelector(`#grid [data-head="${CSS.escape(here)}"]`))?.focus();
+    reveal(back || document.querySelector(`#grid [data-head="${CSS.escape(here)}"]`))?.focus();
   }
 
   function step(by) {
@@ -186,8 +186,20 @@
   });
   addEventListener("afterprint", () => { for (const part of folded) part.open = false; });
 
+  // Sections are folded; what a link or the focus goes to opens.
+  function reveal(element) {
+    for (let fold = element?.closest("details") ?? element?.querySelector(":scope > details"); fold;
+      fold = fold.parentElement.closest("details")) fold.open = true;
+    return element;
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]:not([data-file])');
+    if (link) reveal(byId(link.hash.slice(1)));
+  });
+
   function follow() {
     const name = decodeURIComponent(location.hash.slice(1));
+    reveal(byId(name));
     if (panels.has(name) && name !== chosen) choose(name, false);
   }
   addEventListener("hashchange", follow);

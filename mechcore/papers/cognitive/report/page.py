@@ -29,7 +29,7 @@ from mechcore.report.blocks import Tile
 from mechcore.report.kinds import StudyReport
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import mean_of, rows_of, seeds_in, whole_range
-from mechcore.wording import ALL, count, number, number_range, percent, sparsity
+from mechcore.wording import ALL, count, number, percent, span, sparsity
 
 
 def tiles(run: RunFolder) -> Iterator[Tile]:
@@ -44,7 +44,7 @@ def tiles(run: RunFolder) -> Iterator[Tile]:
     if mass is not None:
         mass = rows_of(mass, fill=fills_of(mass)[0], subset=ALL).dropna(subset=["centre"])
     for arm, part in _by_trained_arm(mass):
-        spread = f", {number_range(part['centre'])}" if len(part) > 1 else ""
+        spread = f", {span(part['centre'])}" if len(part) > 1 else ""
         note = f"in layers from 0; {mean_of(part)}{spread}"
         yield Tile(f"Centre of ablation, {arm}", f"layer {number(part['centre'].mean())}", note)
 

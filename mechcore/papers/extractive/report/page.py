@@ -27,7 +27,7 @@ from mechcore.report.blocks import Tile
 from mechcore.report.kinds import StudyReport
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import mean_of, rows_of
-from mechcore.wording import number, number_range
+from mechcore.wording import number, span
 
 
 def tiles(run: RunFolder) -> Iterator[Tile]:
@@ -45,7 +45,7 @@ def _recall(ranks: pd.DataFrame) -> Iterator[Tile]:
         before, after = (rows_of(rows, state=state) for state in ("before", "after"))
         if len(after):
             value = f"{_mean(before)} \u2192 {_mean(after)}"
-            spread = "" if len(after) == 1 else f", {number_range(after['mean_rank'])} after"
+            spread = "" if len(after) == 1 else f", {span(after['mean_rank'])} after"
             note = f"mean rank before and after; chance {_chance(after)}; {mean_of(after)}{spread}"
             yield Tile(f"Implications, {task}", value, note)
 
