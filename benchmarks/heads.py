@@ -29,7 +29,7 @@ from shapes import examples, minilm_shaped
 
 from mechcore import categorize_heads
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.words import SPECIAL
+from mechcore.data.tokens import SPECIAL
 from mechcore.models.protocol import forward
 
 BATCH = 64

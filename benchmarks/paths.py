@@ -38,7 +38,7 @@ from torch import Tensor
 from mechcore.ablation import Ablations, ComponentSet, ablate, sets
 from mechcore.ablation.cuts import Cut
 from mechcore.components import Component
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.data.encoding import EncodedExamples
 
 MAX_DIFFERENCE = 1e-4

@@ -22,8 +22,7 @@ from torch import Tensor
 from mechcore import Mask, MeanActivations, export_checkpoint, load_model, masked
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.base import Analysis
-from mechcore.attention.categories import CATEGORIES, Category, registered_categories
-from mechcore.attention.tokens import TokenInfo
+from mechcore.attention.categories import CATEGORIES, Category, TokenInfo, registered_categories
 from mechcore.errors import InputError, shown
 from mechcore.main_study.config import StudyConfig
 from mechcore.main_study.plan import make_plan

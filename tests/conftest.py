@@ -62,7 +62,7 @@ ASKS_TRANSFORMER_LENS = (
         "evaluation/test_readout.py",
     ),
     *("masking", "models", "papers/cognitive/test_ablation.py"),
-    *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
+    *("papers/extractive/test_informative.py", "papers/extractive/test_scores.py"),
     "papers/cognitive/probing/test_activations.py",
     *("papers/extractive/test_linear_maps.py", "pruning/test_pruner.py", "steps/test_answers.py"),
 )

@@ -24,7 +24,7 @@ from mechcore.masking.fills import FILLS, Fill
 from mechcore.models.architectures.base import ARCHITECTURES
 from mechcore.models.architectures.decoders import GPT2
 from mechcore.models.protocol import named_weights
-from mechcore.pruning.controls import random_subnetworks
+from mechcore.pruning.discretise import random_subnetworks
 from mechcore.pruning.methods import METHODS
 from mechcore.pruning.subnetwork import Subnetwork
 

@@ -45,8 +45,7 @@ from mechcore.papers.cognitive.text import (
 )
 from mechcore.training import Objective, TrainSettings, answering, train
 from mechcore.worlds.draws import pick
-from mechcore.worlds.small_gpt2 import one_thread
-from mechcore.worlds.words import texts_of
+from mechcore.worlds.small_gpt2 import one_thread, texts_of
 
 BASE_STEPS = 5000
 SEED = 0

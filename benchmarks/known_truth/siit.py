@@ -38,8 +38,7 @@ from mechcore import progress
 from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.session import plain_session
-from mechcore.worlds.small_gpt2 import widen
-from mechcore.worlds.words import word_tokenizer
+from mechcore.worlds.small_gpt2 import widen, word_tokenizer
 
 MARGIN = 4.0
 """What every answer is trained to be worth, in nats."""

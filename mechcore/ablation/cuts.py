@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
-from mechcore.components.paths import Path, PathSet
+from mechcore.components.names import Path, PathSet
 from mechcore.errors import InputError
 from mechcore.models.model_identity import check_masks
 
@@ -55,7 +55,7 @@ def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None =
     """Sets from lists of component names, masks, paths, or a dict of these by name.
 
     A string of component names separated by ``+`` is also a set; with ``>`` it is a set of
-    paths, see `mechcore.components.paths.PathSet.of`. Masks are checked against the model.
+    paths, see `mechcore.components.names.PathSet.of`. Masks are checked against the model.
 
     Raises:
         InputError: a name cannot be read, or a set or name is repeated.

@@ -11,7 +11,7 @@ import numpy as np
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.components import KINDS, ComponentLike, ModelShape, parse_components
-from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
+from mechcore.components.names import Path, PathSet, Receiver, ReceiverLike
 from mechcore.errors import InputError, check_seed, shown
 from mechcore.masking.blinding import runs_in_parallel
 

@@ -27,15 +27,14 @@ from mechcore.ablation.engines.engine import (
 from mechcore.ablation.engines.path_cuts import PathEngine
 from mechcore.ablation.engines.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import warn_under_chance
 from mechcore.evaluation.metrics import MetricLike, as_metric
-from mechcore.masking.counterfactual import with_pairs
+from mechcore.masking.counterfactual import Positions, at_positions, with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
-from mechcore.masking.positions import Positions, at_positions
 from mechcore.models.architectures.layers import stack_of
 from mechcore.models.encoded import as_data
 from mechcore.models.protocol import is_causal, is_classifier
@@ -98,21 +97,28 @@ def ablate(
 ) -> Ablations:
     """The answers of the model without each set, example by example; see `sweep`.
 
-    - ``sets``: lists of component names, masks of zeros and ones, or a dict of these by name, see
-      `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
-    - ``data``: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`;
-      or prompts (`mechcore.models.prompts`) with a ``metric`` that needs no labels, by name or as a
-      function, see `mechcore.evaluation.metrics`. Of the ``split`` ``"id"``, accuracy under chance
-      warns.
-    - ``means``, ``fill``: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"``
-      takes every example's counterfactual prompt, or draws one of another label, the nearest in
-      length. ``positions`` say where, see `mechcore.masking.positions`; by default at all tokens.
-    - ``engine``: ``"tree"`` shares common prefixes of sets, ``"restart"`` does so by layers on any
-      model whose layers can be called again, ``"reference"`` runs one masked forward per set, and
-      ``"auto"`` takes the first of them that can run the model. ``precision`` is that of the tree's
-      matrix products; others than float32 are compared on a sample. ``max_tokens`` are the most in
-      one call of a layer; by default what suits the device.
-    - ``state``: a folder that keeps what is finished, to resume from.
+    Args:
+        model: any TransformerLens model.
+        sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
+            these by name, see `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
+        data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`;
+            or prompts (`mechcore.models.prompts`) with a metric that needs no labels.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes every
+            example's counterfactual prompt, or draws one of another label, the nearest in length.
+        engine: ``"tree"`` shares common prefixes of sets, ``"restart"`` does so by layers on any
+            model whose layers can be called again, ``"reference"`` runs one masked forward per set,
+            and ``"auto"`` takes the first of them that can run the model.
+        precision: of the tree's matrix products; others than float32 are compared on a sample.
+        split: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch at most, of similar length, for encoded examples.
+        max_tokens: most tokens in one call of a layer; by default what suits the device.
+        state: folder that keeps what is finished, to resume from.
+        seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
+        metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`.
+        positions: where outputs are replaced, see `mechcore.masking.counterfactual.Positions`; by
+            default at all tokens.
 
     Raises:
         InputError: see `sweep`.

@@ -256,7 +256,7 @@ def _apart(rows: pd.DataFrame) -> str:
 
 def _notes(run: report.RunFolder) -> Iterator[str]:
     """Missing masks, and subnetworks that do far worse than those of other seeds."""
-    from mechcore.subnetworks.outliers import outliers
+    from mechcore.subnetworks.core import outliers
 
     subnetworks, missing = run.filled("subnetworks"), run.filled("missing_masks")
     if missing is not None:

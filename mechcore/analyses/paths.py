@@ -10,7 +10,7 @@ from mechcore import report
 from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
 from mechcore.analyses.roles import Roles
 from mechcore.components import KINDS, Component, ComponentLike
-from mechcore.components.paths import ANSWER, PathSet, Receiver
+from mechcore.components.names import ANSWER, PathSet, Receiver
 from mechcore.settings import entries, setting, with_values
 from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS

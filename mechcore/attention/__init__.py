@@ -6,6 +6,7 @@ from mechcore._lazy import attach
 
 if TYPE_CHECKING:
     from mechcore.attention.categories import Category as Category
+    from mechcore.attention.categories import TokenInfo as TokenInfo
     from mechcore.attention.categories import categories as categories
     from mechcore.attention.categories import claims as claims
     from mechcore.attention.categories import partition as partition
@@ -22,6 +23,5 @@ if TYPE_CHECKING:
     from mechcore.attention.scores import HeadScores as HeadScores
     from mechcore.attention.scores import categorize_heads as categorize_heads
     from mechcore.attention.scores import score_heads as score_heads
-    from mechcore.attention.tokens import TokenInfo as TokenInfo
 
 attach(__name__)

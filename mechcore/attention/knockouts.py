@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechcore.attention.categories import OF_TEXTS, claims
-from mechcore.attention.tokens import TokenInfo
+from mechcore.attention.categories import OF_TEXTS, TokenInfo, claims
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
@@ -38,15 +37,10 @@ def knockout(
 ) -> FillMaker:
     """The fill that hides the keys of some categories, for ``fill`` of `mechcore.masked`.
 
-    Batches are those of examples that were encoded with ``words=True``.
-
-    Args:
-        categories: names of categories, see `mechcore.attention.categories`; of several, the pairs
-            of any are hidden.
-        renormalise: whether the attention on other keys is scaled up to 1, as by scores of minus
-            infinity; else the weights of hidden keys are dropped.
-        otherwise: the fill of queries that attend to no other key; without ``renormalise`` these
-            put out zeros.
+    Batches are those of examples that were encoded with ``words=True``. Of several categories, the
+    pairs of any are hidden. With ``renormalise`` the attention on other keys is scaled up to 1, as
+    by scores of minus infinity; else the weights of hidden keys are dropped. ``otherwise`` is the
+    fill of queries that attend to no other key; without ``renormalise`` these put out zeros.
 
     Raises:
         InputError: no category is named.

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechcore.attention.categories import OTHER, claims, disjoint
-from mechcore.attention.tokens import TokenInfo
+from mechcore.attention.categories import OTHER, TokenInfo, claims, disjoint
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.protocol import check_patterns
 
@@ -56,13 +55,9 @@ class _Reach:
 class BatchPatterns:
     """Sums over the queries of each example of a batch, filled layer by layer.
 
-    Args:
-        tokens: of the batch.
-        n_heads: heads in a layer.
-        ignore: names of categories whose keys are left out; what remains of a query's attention
-            is scaled up to 1, which is the softmax over the other keys.
-        reach: of every layer how many tokens away the furthest key is, None for no limit; or one
-            for all layers.
+    Keys of categories to ``ignore`` are left out; what remains of a query's attention is scaled up
+    to 1, which is the softmax over the other keys. ``reach`` says of every layer, or of all, how
+    many tokens away the furthest key is, None for no limit.
 
     Attributes:
         uniform: shares of each category under uniform attention, summed over queries,

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from mechcore.attention.categories import OTHER, categories
+from mechcore.attention.categories import OTHER, TokenInfo, categories
 from mechcore.attention.labels import (
     DEFAULT_THRESHOLDS,
     FEWEST_EXAMPLES,
@@ -28,7 +28,6 @@ from mechcore.attention.labels import (
     label_agreement,
 )
 from mechcore.attention.reduction import BatchPatterns
-from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.clusters import FEWEST
@@ -87,26 +86,15 @@ class Tally:
 class HeadScores:
     """What the heads of a model attend to, on the data counted so far.
 
-    Each end of an interval is the wider of two:
-
-    - A bootstrap over examples, in which every example counts in every resample as often as an
-      independent Poisson draw says (Hanley and MacGibbon 2006).
-    - Student's t for a ratio of sums over examples, linearised (the delta method; Cochran, Sampling
-      Techniques, 1977, section 6.4).
-
+    Each end of an interval is the wider of a bootstrap over examples, in which every example counts
+    as often as an independent Poisson draw says (Hanley and MacGibbon 2006), and of Student's t for
+    a ratio of sums over examples, linearised (Cochran, Sampling Techniques, 1977, section 6.4).
     Where examples form clusters, resamples draw whole clusters, the error is the spread of the
     resamples, t has one degree of freedom less than there are clusters, and under 8 clusters there
     is no interval.
 
-    Args:
-        shape: layers and heads.
-        causal: whether the model is causal.
-        resamples: of the bootstrap over examples; 0: no intervals.
-        seed: of the bootstrap.
-        ignore: categories whose keys are left out, see `BatchPatterns`.
-
     Attributes:
-        names: the categories, ``other`` last.
+        names: the categories without those to ignore, ``other`` last.
         tally, halves, resamples: sums over all examples, over those of even and of odd number (or
             cluster), and over the resamples.
         kept, distance, entropy: sums over queries, [layer, head]; ``kept`` is the attention that
@@ -314,17 +302,13 @@ def categorize_heads(
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     **options: Any,
 ) -> pd.DataFrame:
-    """Say of every attention head what it attends to.
-
-    The label is the category with the largest mass among those that reach the thresholds, see
-    `mechcore.attention.categorise` and `mechcore.attention.explain`. The options, and the errors
-    raised, are those of `score_heads`.
+    """Say of every attention head what it attends to, see `mechcore.attention.categorise`.
 
     Returns:
         The table of `HeadScores.table` with three more columns after ``head``: ``category``, the
         label, ``"mixed"`` where no category reaches the thresholds; ``also``, the other
         categories that reach them; and ``stability``, the share of bootstrap resamples of the
-        examples that give the same label.
+        examples that give the same label. Options and errors are those of `score_heads`.
     """
     return score_heads(model, data, **options).categorised(thresholds)
 
@@ -344,20 +328,12 @@ def score_heads(
     """Attention of every head on every category of keys, see `HeadScores.table`.
 
     Queries and keys are real tokens; in causal models keys lie at or before the query, and in
-    layers that attend to a window (ModernBERT, Mistral) within that. Which keys belong to a
-    category is stated in `mechcore.attention.categories`.
-
-    Args:
-        model: any TransformerLens model that computes attention patterns.
-        data: examples of any form, see `mechcore.data.given`; encoded ones with ``words=True``.
-        tokenizer: in place of that of the checkpoint that the model came from.
-        batch_size: examples per batch.
-        resamples: of the bootstrap over examples; 0 leaves intervals and stability out.
-        seed: of the bootstrap.
-        ignore: names of categories whose keys are left out, so that the rest of a query's
-            attention is scaled up to 1: what a head attends to beside the attention sink with
-            ``("first",)``. A query that has no other key does not count.
-        progress: called after every batch.
+    layers that attend to a window (ModernBERT, Mistral) within that. ``data`` are examples of any
+    form, encoded ones with ``words=True``. Without ``resamples`` of the bootstrap there are no
+    intervals and no stability. Keys of categories to ``ignore`` are left out, so that the rest of a
+    query's attention is scaled up to 1: what a head attends to beside the attention sink with
+    ``("first",)``; a query that has no other key does not count. ``progress`` is called after every
+    batch.
 
     Raises:
         InputError: the tokens of ``data`` are not known well enough, the batch size or the number

@@ -24,7 +24,7 @@ from transformers import (
 
 from mechcore.bench.circuit import ANSWER, SHARP, Circuit, Relay
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.worlds.words import SPECIALS, word_tokenizer
+from mechcore.worlds.small_gpt2 import SPECIALS, word_tokenizer
 
 Family: TypeAlias = Literal["encoder", "decoder"]
 

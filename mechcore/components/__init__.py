@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from mechcore.components.names import Component as Component
     from mechcore.components.names import ComponentLike as ComponentLike
     from mechcore.components.names import ModelShape as ModelShape
+    from mechcore.components.names import Path as Path
+    from mechcore.components.names import PathSet as PathSet
+    from mechcore.components.names import Receiver as Receiver
     from mechcore.components.names import parse_components as parse_components
-    from mechcore.components.paths import Path as Path
-    from mechcore.components.paths import PathSet as PathSet
-    from mechcore.components.paths import Receiver as Receiver
 
 attach(__name__)

@@ -29,13 +29,10 @@ ANY_MODEL = "load it with any_model=True"
 class Mask(Shown):
     """One value in [0, 1] per component of a model, with an optional leading axis of masks.
 
-    Args:
-        values: heads in the columns 0 to n_heads - 1, the MLP in the last column (absent when
-            ``has_mlps`` is False); a leading axis holds several masks. They are copied, unless they
-            require grad: then changes of the tensor, such as an optimiser's, reach the mask.
-        has_mlps: whether the last column is the MLP.
-        identity: the model that the mask was made for; None, as for masks made by hand, allows
-            every model of its shape.
+    Values have heads in the columns 0 to n_heads - 1 and the MLP in the last one, absent without
+    ``has_mlps``. They are copied, unless they require grad: then changes of the tensor, such as an
+    optimiser's, reach the mask. Without the ``identity`` of the model that it was made for, as by
+    hand, a mask fits every model of its shape.
 
     Raises:
         InputError: the shape or a value is invalid.

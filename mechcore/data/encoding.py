@@ -13,10 +13,15 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mechcore import progress
-from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
-from mechcore.data.tokenizer_checks import check_file, check_unknown
-from mechcore.data.words import SPECIAL, whole_words
+from mechcore.data.tokens import (
+    SPECIAL,
+    answer_ids,
+    check_continues,
+    check_file,
+    check_unknown,
+    whole_words,
+)
 from mechcore.errors import InputError, reason, shown, warn
 from mechcore.session import plain_session
 from mechcore.showing import Shown
@@ -41,25 +46,22 @@ _PLACE = re.compile(r"\{(a|b)\}")
 
 @dataclass(frozen=True, repr=False)
 class EncodedExamples(Shown):
-    """Examples as token ids.
+    """Examples as token ids; fields that are not known are None.
 
     Attributes:
-        examples: the texts.
         input_ids: token ids, one list per example, without padding.
-        token_type_ids: segment ids as the model reads them, or None.
-        segments: 0 and 1 for tokens of the first and second text, `SPECIAL` elsewhere; or None.
+        token_type_ids: segment ids as the model reads them.
+        segments: 0 and 1 for tokens of the first and second text, `SPECIAL` elsewhere.
         words: equal numbers for tokens of equal words (as the tokenizer normalises them, case
-            ignored), `SPECIAL` for special tokens and punctuation; or None.
-        separators: whether a token is a separator ([SEP], </s>, end of text); or None.
+            ignored), `SPECIAL` for special tokens and punctuation.
+        separators: whether a token is a separator ([SEP], </s>, end of text).
         pad_id: token id for padding, on the right.
         answers: for language models, the answer tokens of each label name.
         n_cut: number of texts that were too long and were cut.
         spans: equal numbers for the tokens of one occurrence of a word or punctuation mark,
-            `SPECIAL` elsewhere; or None.
-        correct: tokens that are correct answers to each example, or None; see
-            `mechcore.models.prompts`.
-        wrong: likewise.
-        pairs: the counterfactual of every example, or None.
+            `SPECIAL` elsewhere.
+        correct, wrong: tokens that answer each example, see `mechcore.models.prompts`.
+        pairs: the counterfactual of every example.
     """
 
     examples: Examples
@@ -172,9 +174,8 @@ def encode(
         token_types: whether to give segment ids; None follows the tokenizer.
 
     Raises:
-        InputError: a text is too long and must not be cut, or has no token; ``max_length`` leaves
-            no token for a text; the prompt lacks a placeholder; an answer is indistinguishable
-            from another, or does not continue the prompt.
+        InputError: a text is too long and must not be cut, or has no token; the prompt lacks a
+            placeholder; an answer cannot be told from another, or does not continue the prompt.
     """
     if prompt is None:
         _check_room(max_length, tokenizer, examples.two_segments)

@@ -41,8 +41,7 @@ class Examples(Shown):
     Attributes:
         name: name of the data in tables, e.g. ``"id"`` or ``"hans"``.
         frame: one row per example with the string columns ``text_a``, ``text_b`` (empty for
-            one-segment data), ``label`` and ``subset``; and ``cluster`` if examples form clusters,
-            such as those of a template; empty for independent examples.
+            one-segment data), ``label`` and ``subset``; and ``cluster`` if examples form clusters.
         population: population of intervals, if there are clusters.
 
     Raises:

@@ -1,15 +1,8 @@
-"""Examples as Python has them: where they come from, or the examples themselves.
+"""Examples as Python has them; functions that need examples take any of these.
 
-Wherever mechcore needs examples, it takes any of these:
-
-- the path of a file or of a folder that ``datasets`` saved, see `mechcore.data.sources.Source`; a
-  `Source`, or a list of them;
-- the name of a task (``"mnli-hans"``) or the YAML file of one; what the examples are for says which
-  of its splits is meant;
-- a DataFrame, a ``datasets.Dataset`` or a list of dicts, one a row, with the columns of
-  `mechcore.data.columns.KNOWN_COLUMNS`;
-- `Examples`;
-- a list of texts or of pairs of texts, where labels do not matter.
+A file, a folder that ``datasets`` saved, a `Source` or a list of them; the name or YAML file of a
+task; a DataFrame, ``datasets.Dataset`` or list of dicts with `mechcore.data.formats.KNOWN_COLUMNS`;
+`Examples`; and, where labels do not matter, a list of texts or of pairs of texts.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mechcore.data.columns import label_key
 from mechcore.data.examples import UNDECIDED
+from mechcore.data.formats import label_key
 from mechcore.errors import InputError, first_names, shown, warn
 
 if TYPE_CHECKING:

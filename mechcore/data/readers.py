@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechcore.data.columns import choose_columns, is_empty, label_key
 from mechcore.data.examples import ALL, CLUSTER, UNDECIDED, Examples
-from mechcore.data.formats import label_names_in, read_table
+from mechcore.data.formats import choose_columns, is_empty, label_key, label_names_in, read_table
 from mechcore.data.labels import normal_name
 from mechcore.errors import InputError, first_names, shown, warn
 
@@ -28,14 +27,11 @@ def read_examples(
     label_map: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Examples:
-    """Read one- or two-segment texts with their labels.
+    """Read texts, single or in pairs, with their labels.
 
-    Args:
-        path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
-            text files also ``.gz``.
-        name: what to call the data; the file's stem by default.
-        label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
-        options: further ones of `examples_of`.
+    ``path`` is a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
+    text files also ``.gz``. The data are called as the file by default. For the other options see
+    `examples_of`.
 
     Raises:
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
@@ -55,18 +51,14 @@ def examples_of(
     labelled: bool = True,
     skip_empty: bool = False,
 ) -> Examples:
-    """Examples from a table with rows numbered from 0.
+    """Examples from a table with rows numbered from 0; ``path`` says where they come from.
 
-    Args:
-        table: the rows.
-        path: where they come from, for messages.
-        name: what to call the data.
-        columns: which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
-            ``cluster``, where `mechcore.data.columns.KNOWN_COLUMNS` does not find it. Clusters
-            may also be those of a role, as in ``{"cluster": "text_a"}``.
-        label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
-        labelled: whether labels are required; otherwise they are empty if there are none.
-        skip_empty: skip rows that lack a text or label, with a warning; else they are an error.
+    ``columns`` says which column serves as ``text_a``, ``text_b``, ``label``, ``subset`` or
+    ``cluster``, where `mechcore.data.formats.KNOWN_COLUMNS` does not find it; clusters may also be
+    those of a role, as in ``{"cluster": "text_a"}``. ``label_map`` has meanings of labels, such as
+    ``{"0": "entailment"}``; others stay. Without ``labelled``, labels may be missing. With
+    ``skip_empty``, rows that lack a text or label are skipped with a warning, else they are an
+    error.
     """
     import pandas as pd
 

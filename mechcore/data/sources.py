@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from mechcore.data.columns import check_roles
 from mechcore.data.examples import ALL, CLUSTER, Examples
-from mechcore.data.formats import kind_of_file
+from mechcore.data.formats import check_roles, kind_of_file
 from mechcore.data.labels import normal_name
 from mechcore.data.readers import (
     data_name,
@@ -46,14 +45,11 @@ class Source:
         config: configuration of a data set, such as ``"mnli"`` of GLUE.
         split: the split, if a data set or saved folder has several.
         revision: branch, tag or commit of a data set.
-        columns: roles of columns, see `mechcore.data.readers.read_examples`.
-        label_map: meanings of labels, likewise. Not needed for data sets with label names.
+        columns, label_map, skip_empty: see `mechcore.data.readers.examples_of`.
         labels: keep only examples with these labels; case, ``-`` and ``_`` do not matter.
         subsets: keep only these subsets.
         subset: the subset of all its examples.
-        max: number of examples to draw, by subset, see `mechcore.data.examples.Examples.sample`.
-        seed: seed of the draw.
-        skip_empty: skip rows that lack a text or label, with a warning.
+        max, seed: number of examples to draw, see `mechcore.data.examples.Examples.sample`.
 
     Raises:
         InputError: settings contradict each other, or a value is out of range.

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import Component, ModelShape
-from mechcore.components.paths import INPUTS, Path, PathSet, PathSetLike, Receiver
+from mechcore.components.names import INPUTS, Path, PathSet, PathSetLike, Receiver
 from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.interventions import blended, intervening
@@ -59,12 +59,7 @@ class _Rows:
     The model runs the *run* and, for each set of senders, a *view*. At every component a view takes
     the run's output, or the fill for its senders; so its residual stream is the run's without them,
     for any order of adds and norms. A blind receiver's output is the one that its view computed.
-
-    Attributes:
-        senders: the components missing from each row's stream; none for runs.
-        run: number of the run that each row belongs to.
-        answers: the row whose logits are each set's.
-        blind: for each run and blind receiver, the view that it reads.
+    ``answers`` are the rows whose logits are each set's.
     """
 
     def __init__(self, sets: Sequence[PathSet]) -> None:
@@ -129,18 +124,14 @@ def blind(
 ) -> Iterator[BlindModel]:
     """Cut paths for the duration of a with block, whose value runs a batch.
 
-    Args:
-        model: any TransformerLens model.
-        paths: one set of paths, such as ``"L1.H1>L3.H9.q"``, or a list of `PathSet`, cut
-            separately; the rows of a batch are then repeated for each set. In grouped-query
-            attention a key or value is blind for all heads of its group.
-        means: the model's mean activations; not needed for ``fill="zero"``.
-        fill: what a receiver reads instead of its senders' outputs, see `masked`.
-        seed: seed of the draws for ``fill="resample"``.
+    ``paths`` are one set of paths, such as ``"L1.H1>L3.H9.q"``, or a list of `PathSet`, cut
+    separately; the rows of a batch are then repeated for each set. In grouped-query attention a key
+    or value is blind for all heads of its group. For what a receiver reads instead of its senders'
+    outputs, the other arguments and errors see `masked`.
 
     Raises:
-        InputError: a receiver does not run after its sender, the model lacks a component or hook
-            point; or as `masked`.
+        InputError: a receiver does not run after its sender, or the model lacks a component or hook
+            point.
 
     >>> with blind(model, "L1.H1>L3.H9.q", means) as run:  # doctest: +SKIP
     ...     logits = run(batch)

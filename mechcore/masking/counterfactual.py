@@ -1,17 +1,19 @@
-"""The counterfactual fill: a component's output on another text (activation patching).
+"""Fills that differ by example: a component's output on another text, and a fill at some positions.
 
-Vig et al. 2020, arXiv 2004.12265. Tokens are matched by position from the first real token.
+Activation patching after Vig et al. 2020, arXiv 2004.12265; positions count real tokens.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from numbers import Integral
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechcore.components import ModelShape
@@ -19,11 +21,12 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import UNDECIDED
 from mechcore.data.labels import normal_name
 from mechcore.errors import InputError
-from mechcore.masking.fills import Fill, FillMaker, Kind, Mean
+from mechcore.masking.fills import Fill, FillMaker, Kind, Mean, by_mask, fill_of
 from mechcore.masking.means import MeanActivations, check_means
+from mechcore.models.batches import real_positions
 from mechcore.models.devices import sent
-from mechcore.models.hooks import hooked
-from mechcore.models.protocol import Batch, device_of, forward, hook_mlp_out, hook_z
+from mechcore.models.hooks import Hook, hooked
+from mechcore.models.protocol import Batch, device_of, forward, output_hooks
 
 
 class Counterfactual(Fill):
@@ -74,17 +77,9 @@ class Counterfactual(Fill):
                 f"masked: fill 'counterfactual' has {len(self.pairs)} pairs, but the batch holds "
                 f"example {max(index)}; expected one pair for every example"
             )
-        shape = ModelShape.of(self.model)
         outputs: dict[tuple[Kind, int], Tensor] = {}
-
-        def keep(place: tuple[Kind, int], activation: Tensor, hook: Any) -> None:
-            outputs[place] = activation.detach()
-
-        hooks = [(hook_z(i), partial(keep, ("z", i))) for i in range(shape.n_layers)]
-        if shape.has_mlps:
-            hooks += [(hook_mlp_out(i), partial(keep, ("mlp", i))) for i in range(shape.n_layers)]
         rows = self.pairs.rows(index)  # padded on the right: columns are positions
-        with hooked(self.model, hooks):
+        with hooked(self.model, _keeping(self.model, outputs)):
             forward(self.model, rows)
         lengths = rows["attention_mask"].sum(1)
         real = batch.get("attention_mask")
@@ -123,6 +118,16 @@ class Counterfactual(Fill):
                 "pair; pass MeanActivations.compute(model, batches), or pairs of equal length"
             )
         return Mean(self.model, self.means, self.seed).values(kind, layer, places, None)
+
+
+def _keeping(model: Any, outputs: dict[tuple[Kind, int], Tensor]) -> list[tuple[str, Hook]]:
+    """Hooks that keep what components put out."""
+
+    def keep(place: tuple[Kind, int], activation: Tensor, hook: Any) -> None:
+        outputs[place] = activation
+
+    places = output_hooks(ModelShape.of(model))
+    return [(name, partial(keep, (kind, layer))) for kind, layer, name in places]
 
 
 def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
@@ -189,3 +194,104 @@ def pairs_of(fill: FillMaker) -> EncodedExamples | None:
         pairs: EncodedExamples = fill.keywords["pairs"]
         return pairs
     return None
+
+
+Positions: TypeAlias = int | Sequence[int]
+"""One for all examples or one for each, counted from the first real token, from 0, or from the
+last, from -1."""
+
+
+def at_positions(positions: Positions, fill: FillMaker = "mean") -> FillMaker:
+    """The fill that replaces outputs at one position of every example, see `Positions`.
+
+    For ``fill`` of `mechcore.masked`, run by the value of the with statement; sweeps have the
+    option ``positions``.
+    """
+    if isinstance(positions, (int, Integral)):
+        return partial(AtPositions, positions=operator.index(positions), fill=fill)
+    return partial(AtPositions, positions=tuple(map(operator.index, positions)), fill=fill)
+
+
+class AtPositions(Fill):
+    """Another fill at some positions, and elsewhere what the component puts out in this run.
+
+    Where an engine shares what runs have in common, that is what it puts out in the full model,
+    which is the same for a component alone.
+    """
+
+    is_finite: ClassVar[bool] = True  # the other fill is checked, and so is the model
+    follows_the_run: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: Any,
+        means: MeanActivations | None,
+        seed: int,
+        positions: Positions = -1,
+        fill: FillMaker = "mean",
+    ) -> None:
+        super().__init__(model, means, seed)
+        self.where, self.fill = torch.as_tensor(positions), fill_of(model, means, fill, seed)
+        self.of_run, self.outputs = False, dict[tuple[Kind, int], Tensor]()
+        self.chosen: Bool[Tensor, "batch pos"] | None = None
+        self._own = _keeping(model, self.outputs)
+
+    def hooks(self) -> list[tuple[str, Hook]]:
+        """See `Fill.hooks`."""
+        self.of_run = True
+        return [*self.fill.hooks(), *self._own]
+
+    def check(self, values: Float[Tensor, "*masks layer component"]) -> None:
+        """See `Fill.check`."""
+        self.fill.check(values)
+
+    def prepare(self, batch: Batch) -> None:
+        """See `Fill.prepare`; raises `InputError` where an example lacks the position."""
+        self.fill.prepare(batch)
+        real = torch.as_tensor(batch["attention_mask"]) != 0
+        lengths, at = real.sum(1), self.where.to(real.device)
+        if at.ndim:
+            index = torch.as_tensor(batch.get("index", ()))
+            if len(index) != len(real) or int(index.max()) >= len(at):
+                raise InputError(
+                    f"positions: found {len(at)} for a batch with the examples {index.tolist()}; "
+                    "expected one position for each example of encoded data"
+                )
+            at = at[index.to(at.device)]
+        from_start = torch.where(at < 0, lengths + at, at)
+        lacks = (from_start < 0) | (from_start >= lengths)
+        if lacks.any():
+            row = int(lacks.nonzero()[0])
+            raise InputError(
+                f"positions: an example has {int(lengths[row])} tokens, and none at position "
+                f"{int(at.expand(len(real))[row])}; expected a position that every example has"
+            )
+        chosen = real & (real_positions(real) == from_start[:, None])
+        self.chosen = chosen.to(device_of(self.model))
+        if not self.of_run:
+            with torch.no_grad(), hooked(self.model, self._own):
+                forward(self.model, batch)
+
+    def draws(
+        self, kind: Kind, layer: int, shape: Sequence[int]
+    ) -> Int[Tensor, "batch pos"] | None:
+        """See `Fill.draws`."""
+        return self.fill.draws(kind, layer, shape)
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`: [batch, pos, *rest], for every mask if there are several."""
+        if self.chosen is None or positions is None:
+            raise InputError(
+                "positions: it is not known which tokens are run; run batches by the value of the "
+                "with statement instead of the model (of paths, only those to one receiver, blind "
+                "in all its inputs, can be cut at positions)"
+            )
+        own, chosen = (
+            by_mask(rows, len(self.chosen), positions)
+            for rows in (self.outputs[kind, layer], self.chosen)
+        )
+        there = self.fill.checked(kind, layer, positions, draws).to(own)
+        at = chosen.to(own.device)
+        return torch.where(at[(..., *[None] * (1 + (kind == "z")))], there, own)

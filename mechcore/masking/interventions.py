@@ -26,10 +26,9 @@ from mechcore.models.protocol import (
     Batch,
     check_hooks,
     device_of,
-    hook_mlp_out,
-    hook_z,
     logits_of,
     model_inputs,
+    output_hooks,
 )
 from mechcore.models.stack import Stack
 from mechcore.session import plain_numbers
@@ -106,7 +105,6 @@ def masked(
     Inside the block ``model(...)`` itself is masked; the value of the with statement runs a batch
     and, for a batched mask, repeats its rows for every mask. Rows passed to ``model(...)``
     directly under a batched mask must be ordered mask by mask: [masks * batch, pos].
-
     The model is in evaluation mode inside the block and has its own again after it. Only the
     thread that entered the block can run the model there; deep copies of it are not masked.
 
@@ -137,10 +135,8 @@ def masked(
     runner = MaskedModel(model, len(mask) if mask.is_batched else None, filling)
     hooks: list[tuple[str, Any]] = [*filling.hooks()]
     values = _Values(mask, model)
-    for layer in range(mask.shape.n_layers):
-        hooks.append((hook_z(layer), _hook(values, "z", layer, runner)))
-        if mask.shape.has_mlps:
-            hooks.append((hook_mlp_out(layer), _hook(values, "mlp", layer, runner)))
+    for kind, layer, name in output_hooks(mask.shape):
+        hooks.append((name, _hook(values, kind, layer, runner)))
     with intervening(model, hooks):
         yield runner
 

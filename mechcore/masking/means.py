@@ -30,9 +30,8 @@ from mechcore.models.protocol import (
     check_hooks,
     device_of,
     forward,
-    hook_mlp_out,
-    hook_z,
     model_inputs,
+    output_hooks,
 )
 from mechcore.session import plain_session
 from mechcore.showing import Shown
@@ -48,8 +47,7 @@ class MeanActivations(Shown):
         z: float64 [layer, head, d_head], or [pos, layer, head, d_head] per position.
         mlp: float64 [layer, d_model], or [pos, layer, d_model]; no layers if there are no MLPs.
         counts: tokens averaged, a single number or [pos].
-        samples_z: activations of single tokens drawn at random, [sample, layer, head, d_head].
-        samples_mlp: the same tokens' MLP outputs, [sample, layer, d_model].
+        samples_z, samples_mlp: outputs at single tokens drawn at random.
         identity: the model they were computed on.
         data: SHA-256 of the data they were computed on.
     """
@@ -80,14 +78,10 @@ class MeanActivations(Shown):
     ) -> MeanActivations:
         """Average the activations over all tokens of the data, in float64.
 
-        Args:
-            model: any TransformerLens model.
-            data: examples of any form, see `mechcore.data.given`, whose labels are not used; or
-                batches, dicts of tokenizer outputs, such as those of a ``DataLoader``.
-            per_position: average each position separately, counted from the first real token.
-            n_samples: single-token activations to keep for ``fill="resample"``, drawn uniformly
-                from the tokens averaged.
-            seed: seed of that draw.
+        ``data`` are examples of any form, whose labels are not used, or batches, such as those of a
+        ``DataLoader``. With ``per_position`` each position is averaged separately, counted from the
+        first real token. ``n_samples`` single-token activations are kept for ``fill="resample"``,
+        drawn uniformly by ``seed``.
 
         Raises:
             InputError: there is no batch, ``n_samples`` is negative, or an activation is not
@@ -101,9 +95,7 @@ class MeanActivations(Shown):
         device = device_of(model) if far else torch.device("cpu")
         sums = _Sums(shape, model.cfg, per_position, n_samples, seed, device)
         digest = hashlib.sha256()
-        mlp_layers = range(shape.n_layers) if shape.has_mlps else range(0)
-        hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
-        hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
+        hooks = [(name, sums.adder(kind, layer)) for kind, layer, name in output_hooks(shape)]
         check_hooks(model, [name for name, _ in hooks])
         batches = as_data(model, data, "train", labelled=False)
         with torch.no_grad(), batch_bar("means", batches) as advance, hooked(model, hooks):

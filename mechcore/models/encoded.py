@@ -61,19 +61,16 @@ def as_encoded(
             `EncodedExamples` come back as they are.
         split: which split of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
         tokenizer: in place of that of the checkpoint that the model came from.
-        columns: which column serves as what, see `mechcore.data.readers.read_examples`.
-        label_map: meanings of labels, likewise.
+        columns: see `mechcore.data.readers.examples_of`.
+        label_map: likewise.
         labelled: whether there must be labels.
         max_length: tokens after which texts are cut; without it longer ones are refused.
         prompt: of a language model, see `mechcore.data.encoding.encode`.
-        answers: of a language model, likewise.
+        answers: likewise.
         words: whether to find the words of texts, which head categories need.
 
     Raises:
-        InputError: the data are nothing of the kind or cannot be read, or the model's tokenizer is
-            not known.
-
-    >>> as_encoded(model, frame, label_map={"0": "entailment"})  # doctest: +SKIP
+        InputError: the data cannot be read, or the model's tokenizer is not known.
     """
     if isinstance(data, EncodedExamples):
         return data

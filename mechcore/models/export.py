@@ -49,25 +49,14 @@ def export_checkpoint(
     Its logits are those of ``masked(load_model(source), mask, means, fill)``. Weights of kept
     components stay bit for bit, in float32. Llama, Mistral and Qwen2 have no bias to hold a mean;
     where one is needed, the checkpoint becomes a Llama with ``attention_bias`` or ``mlp_bias``.
-    ``mechcore.json`` says what was pruned. ``out`` appears complete or not at all.
-
-    Args:
-        source: a directory in Hugging Face format, or a hub id.
-        out: the folder to write; it must be new or empty.
-        mask: a single mask of zeros and ones, [layer, component].
-        means: mean activations of ``load_model(source)``, pooled over positions; not needed for
-            ``fill="zero"``.
-        fill: what a pruned component puts out: its mean, or zero.
-        revision: branch, tag or commit of a hub id.
-        allow_pickle: see `mechcore.load_model`.
+    ``mechcore.json`` says what was pruned. ``out``, a new or empty folder, appears complete or not
+    at all. The mask is a single one of zeros and ones, [layer, component]; ``means`` are those of
+    ``load_model(source)``, pooled over positions, and not needed for ``fill="zero"``.
 
     Raises:
         InputError: the source cannot be loaded or folded, the mask is not single and discrete,
             the means are missing or per position, or ``out`` is in use.
         MismatchError: mask or means belong to another model.
-
-    >>> mask = Mask.full(model).without("L0.H1")  # doctest: +SKIP
-    >>> export_checkpoint("my-bert-mnli", "my-bert-mnli-pruned", mask, means)  # doctest: +SKIP
     """
     if not isinstance(source, (str, Path)):
         raise InputError(

@@ -45,9 +45,8 @@ from mechcore.models.hooked import hooked_transformer
 from mechcore.models.protocol import (
     check_hooks,
     devices_of,
-    hook_mlp_out,
-    hook_z,
     kind_of,
+    output_hooks,
     weights_of,
 )
 from mechcore.models.tokenizers import load_tokenizer, read_pair
@@ -93,23 +92,21 @@ def load_model(
             ``"hooked"`` builds a HookedTransformer (TransformerLens 3, GPT-2 only), without
             weight processing, so that activations stay those of the checkpoint.
         device: where the weights go; the processor if neither this nor ``device_map`` is given.
-        dtype: precision of the weights, a torch dtype or ``"float32"``, ``"bfloat16"`` or
-            ``"float16"``.
+        dtype: precision of the weights.
         device_map: in place of ``device``, how accelerate spreads a bridge over devices:
             ``"auto"``, ``"balanced"``, ``"cpu"`` or the device of every module by name. All
             weights must find room in their memory; see docs/how-to/large-models.md.
         revision: branch, tag or commit of a hub id.
         task: what the checkpoint must be; None reads it from its configuration.
         head: whether there must be a head. If not, encoders whose head is none that mechcore
-            reads (pretrained BERT and RoBERTa, say) are loaded without it and give hidden states
-            [batch, pos, d_model], which is enough to see what heads attend to.
+            reads (pretrained BERT and RoBERTa, say) give hidden states [batch, pos, d_model], which
+            is enough to see what heads attend to.
         allow_pickle: read ``pytorch_model.bin`` where there are no safetensors. A pickle can run
             code when it is read; torch's check that it holds nothing but tensors stays on.
 
     Returns:
         A model in evaluation mode, with frozen weights and eager attention, so that every hook
-        point fires. A classifier called as ``model(input_ids, attention_mask=...)`` returns
-        logits [batch, class], a language model [batch, pos, vocab].
+        point fires.
 
     Raises:
         InputError: the checkpoint is missing or damaged, brings code or is a pickle that is not
@@ -300,8 +297,4 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
 
 
 def _check_hook_points(model: Any) -> None:
-    shape = ModelShape.of(model)
-    names = [hook_z(layer) for layer in range(shape.n_layers)]
-    if shape.has_mlps:
-        names += [hook_mlp_out(layer) for layer in range(shape.n_layers)]
-    check_hooks(model, names)
+    check_hooks(model, [name for _, _, name in output_hooks(ModelShape.of(model))])

@@ -1,15 +1,8 @@
-"""Prompts of language models, each with answers of its own.
+"""Prompts of language models, each with answers of its own: token ids [batch, pos], or rows.
 
-They are a tensor of token ids [batch, pos], or rows (a DataFrame, a ``datasets.Dataset``, a list of
-dicts) with a column ``prompt`` of texts or of lists of token ids, and perhaps
-
-- ``correct`` and ``wrong``: words of one token as they go on with the prompt (mind the space before
-  them) or token ids; a cell may hold a list of several;
-- ``counterfactual``: another prompt, whose activations ``fill="counterfactual"`` puts in place of
-  an ablated output (activation patching);
-- ``subset`` and ``cluster``.
-
-Texts get the tokens that the model's tokenizer begins texts with, and none at their end.
+Rows have a column ``prompt`` (texts, begun as the tokenizer begins them, or token ids), and perhaps
+``correct`` and ``wrong`` (words of one token as they go on with the prompt, token ids, or lists),
+``counterfactual`` (the prompt of ``fill="counterfactual"``), ``subset`` and ``cluster``.
 """
 
 from __future__ import annotations
@@ -22,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.data.columns import KNOWN_COLUMNS
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import CLUSTER
+from mechcore.data.formats import KNOWN_COLUMNS
 from mechcore.data.given import given_table
 from mechcore.data.readers import examples_of
 from mechcore.errors import InputError, shown, warn

@@ -5,14 +5,15 @@ Nothing outside this module needs to know how TransformerLens's classes of model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from mechcore.components import ModelShape
 from mechcore.data.labels import class_names
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import Architecture, architecture_of
@@ -50,6 +51,13 @@ def hook_z(layer: int) -> str:
 def hook_mlp_out(layer: int) -> str:
     """MLP output after its projection, before the residual add, [batch, pos, d_model]."""
     return f"blocks.{layer}.hook_mlp_out"
+
+
+def output_hooks(shape: ModelShape) -> list[tuple[Literal["z", "mlp"], int, str]]:
+    """Kind, layer and name of the hook points at which all components put out."""
+    kinds: list[tuple[Literal["z", "mlp"], Callable[[int], str]]] = [("z", hook_z)]
+    kinds += [("mlp", hook_mlp_out)] * shape.has_mlps
+    return [(kind, i, name(i)) for i in range(shape.n_layers) for kind, name in kinds]
 
 
 def hook_resid_pre(layer: int) -> str:
@@ -209,12 +217,9 @@ def frozen(model: Any) -> Iterator[None]:
 def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     """Logits of one batch: [batch, class] from classifiers, [batch, pos, vocab] from others.
 
-    The model runs in evaluation mode, whatever its own.
-
-    Args:
-        model: any TransformerLens model.
-        batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
-            [batch, pos]; other entries are ignored, unless Hugging Face would answer otherwise.
+    The model runs in evaluation mode, whatever its own. A batch has ``input_ids`` and optionally
+    ``attention_mask`` and ``token_type_ids``, each [batch, pos]; other entries are ignored, unless
+    Hugging Face would answer otherwise.
 
     Raises:
         InputError: the batch has no ``input_ids``, shapes differ, the model does not know a token

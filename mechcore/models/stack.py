@@ -73,7 +73,6 @@ class Layer:
     Attributes:
         qkv: to the queries of all heads, then the keys and values of all key-value heads.
         o: W_O, from z flattened over heads.
-        up, gate, down: the MLP; ``gate`` for gated ones.
         norm_attn, norm_mlp: before attention and MLP or, with ``post_norm``, after them.
         scale: of the attention scores.
     """

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.tokenizer_checks import remember_file
+from mechcore.data.tokens import remember_file
 from mechcore.errors import InputError, reason, warn
 from mechcore.models.checkpoint_files import file_of, place_of, refuse_tokenizer_code, without_bars
 from mechcore.models.protocol import n_tokens, name_of

@@ -31,30 +31,18 @@ class OffTrackError(MechcoreError):
 
 
 class MaskTraining:
-    """One mask in training; call `draw` and `update` in turn until it `is_done`.
-
-    ``moved`` is added to log_alpha at the start, [layer, component].
-    """
+    """One mask in training; call `draw` and `update` in turn until it `is_done`."""
 
     def __init__(
-        self,
-        settings: PruneSettings,
-        shape: ModelShape,
-        target_sparsity: float,
-        seed: int,
-        moved: Tensor | float = 0.0,
+        self, settings: PruneSettings, shape: ModelShape, target_sparsity: float, seed: int
     ) -> None:
-        self.settings, self.shape, self.target_sparsity, self.seed = (
-            settings,
-            shape,
-            target_sparsity,
-            seed,
-        )
+        self.settings, self.shape = settings, shape
+        self.target_sparsity, self.seed = target_sparsity, seed
         self.name = subnetwork_name(target_sparsity, seed)
         self.step = 0
         self.generator = torch.Generator().manual_seed(seed)
         start = torch.randn(shape.n_layers, shape.columns, generator=self.generator)
-        self.log_alpha = settings.log_alpha_mean + moved + settings.log_alpha_std * start
+        self.log_alpha = settings.log_alpha_mean + settings.log_alpha_std * start
         self.multipliers = torch.zeros(2)
         self.history = torch.zeros(settings.total_steps(target_sparsity), len(HISTORY))
         self._drawn: Tensor | None = None
@@ -184,18 +172,12 @@ def _diagnosis(trained: Subnetwork, settings: PruneSettings) -> str:
     wanted = trained.history["wanted_sparsity"].to_numpy()
     places = [round(part * (len(course) - 1)) for part in (0.25, 0.5, 0.75)]
     shown = ", ".join(f"{course[i]:.2f} at step {i} (wanted {wanted[i]:.2f})" for i in places)
-    more = f"more steps (now {settings.steps}: --prune-steps {2 * settings.steps})"
+    change, to, why = "larger", 2 * rate or PruneSettings.lr_lambda, "react too late"
     if float((course - wanted).max()) > tolerance:
-        cure = f"use {_rate('smaller', rate / 2, rate)} or {more}: the multipliers overshoot"
-    else:
-        larger = _rate("larger", 2 * rate or PruneSettings.lr_lambda, rate)
-        cure = f"use {more} or {larger}: the multipliers react too late"
+        change, to, why = "smaller", rate / 2, "overshoot"
     return (
         f"the sparsity of target {trained.target_sparsity}, seed {trained.seed} ended at "
-        f"{course[-1]:.3f} (tolerance: {tolerance}), so its ranking means "
-        f"little. It was {shown}; {cure}"
+        f"{course[-1]:.3f} (tolerance: {tolerance}), so its ranking means little. It was {shown}; "
+        f"use more steps (now {settings.steps}: --prune-steps {2 * settings.steps}) or a {change} "
+        f"lr_lambda (now {rate:g}: --prune-settings lr_lambda={to:g}): the multipliers {why}"
     )
-
-
-def _rate(change: str, to: float, now: float) -> str:
-    return f"a {change} lr_lambda (now {now:g}: --prune-settings lr_lambda={to:g})"

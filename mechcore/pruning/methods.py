@@ -1,29 +1,191 @@
-"""Pruning methods, by name: functions of a `Request`, see docs/extend.md."""
+"""Pruning methods, by name: functions of a `Request`, see docs/extend.md; and L0 pruning.
+
+L0 trains many masks together against one frozen model, each with its own noise and optimiser: up to
+the rounding of batched products, as when trained alone (arXiv 2403.03942, section 3).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError
-from mechcore.masking.means import MeanActivations
+from mechcore.errors import InputError, MechcoreError, warn
+from mechcore.masking.means import MeanActivations, check_means
+from mechcore.models.encoded import as_encoded
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.pruning.attribution import attribution_scores
-from mechcore.pruning.controls import layer_matched as matched_by_layer
-from mechcore.pruning.controls import random_subnetworks
-from mechcore.pruning.discretise import discretise
-from mechcore.pruning.pruner import prune
-from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
+from mechcore.models.protocol import frozen
+from mechcore.partial import Partial
+from mechcore.pruning.attribution import attribution_scores, ugs_scores
+from mechcore.pruning.discretise import discretise, random_subnetworks
+from mechcore.pruning.discretise import layer_matched as matched_by_layer
+from mechcore.pruning.mask_training import MaskTraining, OffTrackError
+from mechcore.pruning.settings import (
+    READING,
+    PruneSettings,
+    as_runs,
+    check_keeps_some,
+    prune_settings,
+)
 from mechcore.pruning.subnetwork import Subnetwork
-from mechcore.pruning.uniform_sampling import ugs_scores
+from mechcore.pruning.teacher import ORDER, Teacher, example_order
 from mechcore.registry import Registry
+from mechcore.session import plain_session
+
+
+class PruningError(MechcoreError):
+    """Some masks could not be trained.
+
+    Attributes:
+        finished: the subnetworks of the others.
+        missing: reasons for missing subnetworks, by name.
+    """
+
+    def __init__(  # from the message alone when sent by another process
+        self,
+        message: str,
+        finished: Sequence[Subnetwork] = (),
+        missing: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.finished = list(finished)
+        self.missing = dict(missing or {})
+
+
+@plain_session()
+def prune(
+    model: Any,
+    data: Any,
+    means: MeanActivations,
+    *,
+    target_sparsities: float | Sequence[float],
+    seeds: int | Sequence[int] = (42, 43, 44),
+    preset: str | PruneSettings = "fast",
+    data_seed: int = 0,
+    state: str | Path | None = None,
+) -> list[Subnetwork]:
+    """Find one subnetwork for every target sparsity and seed, in this order.
+
+    Args:
+        model: any TransformerLens model; not changed.
+        data: training examples of any form, see `mechcore.data.given`; their labels are not used.
+        means: the model's mean activations.
+        target_sparsities: shares of components to prune, in [0, 1).
+        seeds: seeds of the masks' initialisation and noise.
+        preset: ``"fast"``, ``"thorough"``, ``"paper"``, or settings of your own.
+        data_seed: seed of the order of the examples, the same for all masks.
+        state: folder in which all trainings are saved every ``save_every`` steps, to resume from.
+
+    Raises:
+        InputError: a sparsity is outside [0, 1) or keeps no component, a seed is out of range,
+            seeds or sparsities repeat or are missing, or the preset is unknown.
+        PruningError: some masks diverged or missed their target; ``finished`` holds the others.
+    """
+    settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
+    target_sparsities, seeds = as_runs(target_sparsities, seeds)
+    check_means(means, model)
+    data = as_encoded(model, data, split="train", labelled=False)
+    shape = ModelShape.of(model)
+    if settings.discretisation == "ranking":
+        check_keeps_some(target_sparsities, shape)
+    trainings = [MaskTraining(settings, shape, t, s) for t in target_sparsities for s in seeds]
+    partial = Partial(
+        state,
+        "pruning",
+        model=model,
+        data=data,
+        means=means,
+        data_seed=data_seed,
+        order=ORDER,
+        masks=[training.name for training in trainings],
+        settings={n: v for n, v in asdict(settings).items() if n not in _WITHOUT_EFFECT},
+    )
+    failed = _restore(partial, trainings)
+    order = example_order([len(ids) for ids in data.input_ids], settings.batch_size, data_seed)
+    n_steps = max(len(training.history) for training in trainings)
+    begin = max(training.step for training in trainings)
+    teacher = Teacher(model, data, settings)
+    with frozen(model), progress.bar("prune", n_steps) as advance:
+        for step in range(n_steps):
+            examples = next(order)
+            if step >= begin:
+                active = [t for t in trainings if not t.is_done and t.name not in failed]
+                failed |= _take_step(active, teacher, means, examples)
+                if (step + 1) % settings.save_every == 0 or step + 1 == n_steps:
+                    states = {
+                        f"{training.name}/{name}": tensor
+                        for training in trainings
+                        for name, tensor in training.state().items()
+                    }
+                    partial.save(states, {"failed": failed})
+            advance()
+    return _results(trainings, failed, ModelIdentity.of(model), means)
+
+
+def _take_step(
+    trainings: Sequence[MaskTraining],
+    teacher: Teacher,
+    means: MeanActivations,
+    examples: Sequence[int],
+) -> dict[str, str]:
+    if not trainings:
+        return {}
+    values = torch.stack([training.draw() for training in trainings])
+    seeds = [training.dropout_seed for training in trainings] if teacher.settings.dropout else []
+    losses, gradients = teacher.kl_gradients(values, means, examples, dropout_seeds=seeds)
+    failed = {}
+    for training, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
+        try:
+            training.update(kl, gradient)
+        except OffTrackError as error:
+            failed[training.name] = str(error)
+            warn(f"pruning: {error}")
+    return failed
+
+
+def _results(
+    trainings: Sequence[MaskTraining],
+    failed: dict[str, str],
+    identity: ModelIdentity,
+    means: MeanActivations,
+) -> list[Subnetwork]:
+    finished, missing = [], dict(failed)
+    for training in trainings:
+        if training.name not in failed:
+            try:
+                subnetwork = training.subnetwork().with_identity(identity)
+                finished.append(replace(subnetwork, means=means.data))
+            except OffTrackError as error:
+                missing[training.name] = str(error)
+    if missing:
+        count = f"{len(missing)} of {len(trainings)} masks failed"
+        reasons = ". ".join(missing.values())
+        raise PruningError(f"pruning: {count}: {reasons}", finished, missing)
+    return finished
+
+
+_WITHOUT_EFFECT = ("save_every", *READING)
+"""Settings that may change when a run resumes: they do not affect training."""
+
+
+def _restore(partial: Partial, trainings: Sequence[MaskTraining]) -> dict[str, str]:
+    stored = partial.restore()
+    if stored is None:
+        return {}
+    tensors, notes = stored
+    for training in trainings:
+        prefix = f"{training.name}/"
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        training.restore(own)
+    return dict(notes["failed"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +195,7 @@ class Request:
     Attributes:
         model: any TransformerLens model.
         data: training examples, whose labels are not used.
-        means: the model's mean activations.
-        target_sparsities: target sparsities, shares of the components.
+        target_sparsities: shares of the components.
         seeds: seeds, with one subnetwork each; a deterministic method may give one for all.
         settings: settings of L0 pruning.
         data_seed: seed of the order of examples.
@@ -73,11 +234,8 @@ METHODS: Registry[PruningMethod] = Registry(
 class Ranking:
     """The method that keeps the components with the highest scores.
 
-    Attributes:
-        name: name of the method.
-        scores: function of model, data and means, and of ``seed`` if used.
-        seed: what the seed controls: nothing, the ``"data"``, such as their order, or the
-            ``"masks"``, in which case every seed has its own ranking.
+    ``scores`` is a function of model, data and means, and of ``seed`` if used: of the ``"data"``,
+    such as their order, or of the ``"masks"``, in which case every seed has its own ranking.
     """
 
     name: str

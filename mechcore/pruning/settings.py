@@ -61,12 +61,6 @@ class PruneSettings:
     log_alpha_std: float = setting(
         0.01, "Standard deviation of the initialisation of log_alpha.", least=0
     )
-    attribution: float = setting(
-        0.0,
-        "Initial offset of log_alpha by rank of a component's attribution: up for "
-        "the largest, down for the smallest; 0: none.",
-        least=0,
-    )
     sparsity: Literal["expected", "sampled"] = setting(
         "expected",
         "The s of the Lagrangian: expected is the mean P(z = 0), with less variance; sampled "

@@ -36,14 +36,11 @@ class Subnetwork(Shown):
 
     Attributes:
         mask: a binary mask, with the identity of the pruned model.
-        target_sparsity: the requested sparsity.
         seed: seed of the initialisation and the noise, or of the random draw.
         scores: ranking scores of the components, highest first, [layer, component]: log_alpha for
             ``"l0"``; uniform random numbers for the random controls.
-        method: the pruning method.
         history: one row per training step with the columns `HISTORY`; empty without training.
-        means: digest of the data of the means used in pruning, ``data`` of
-            `mechcore.MeanActivations`; empty if none were used.
+        means: ``data`` of the `mechcore.MeanActivations` used in pruning; empty if none were.
     """
 
     mask: Mask

@@ -13,7 +13,7 @@ from mechcore.ablation.joint.exact import DIVIDENDS, INTERACTIONS, SHAPLEY, dire
 from mechcore.ablation.paths.dependence import CORE_DEPENDENCE
 from mechcore.ablation.paths.tables import PATHS
 from mechcore.components import Component
-from mechcore.components.paths import ANSWER
+from mechcore.components.names import ANSWER
 from mechcore.evaluation.p_values import FEW_CONTROLS
 from mechcore.report.ablation_figures import saturated
 from mechcore.report.blocks import Drawing, Paragraph, Shown, Table, table_of

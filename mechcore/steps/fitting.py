@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mechcore.data.answers import chat_prompt
+from mechcore.data.tokens import chat_prompt
 from mechcore.steps.bench import data_inputs, model_input
 from mechcore.steps.config import TEST_SPLITS, DataConfig, ModelConfig
 from mechcore.steps.inputs import classes_of, read_split

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-from mechcore.data.answers import chat_prompt
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples, warn_of_copies
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
 from mechcore.data.task import SPLITS, Task, find_task
+from mechcore.data.tokens import chat_prompt
 from mechcore.errors import InputError, shown, warn
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer

@@ -27,7 +27,7 @@ from mechcore.ablation.paths.dependence import CORE_DEPENDENCE, beside_random, l
 from mechcore.ablation.paths.tables import PATHS
 from mechcore.ablation.paths.verdict import CORE_VERDICT, generalising
 from mechcore.components import Component, ModelShape
-from mechcore.components.paths import ANSWER
+from mechcore.components.names import ANSWER
 from mechcore.errors import InputError, warn
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.answers import joined, known_groups

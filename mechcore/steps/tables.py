@@ -21,8 +21,8 @@ from mechcore.subnetworks.core import (
     head_frequency,
     head_overlap,
     heuristic_core,
+    outliers,
 )
-from mechcore.subnetworks.outliers import outliers
 from mechcore.tables import PLACE, SEED, TARGET, Column, N, Schema, estimate
 from mechcore.wording import FULL
 

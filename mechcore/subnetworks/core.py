@@ -7,7 +7,7 @@ Chance levels are for random subnetworks that keep as many heads of each layer a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.agreement import jaccard, permuted_within
 from mechcore.showing import Shown
 from mechcore.tables import PART, PLACE, TARGET, Column, Schema
-from mechcore.wording import count
+from mechcore.wording import count, percent, percent_range
 
 HEAD_FREQUENCY = Schema(
     "head_frequency",
@@ -84,15 +84,11 @@ class HeuristicCore(Shown):
 
     Attributes:
         heads: the core, by layer.
-        n_subnetworks: number of subnetworks that share it.
-        n_heads: number of heads of the model.
+        n_subnetworks, n_heads: subnetworks that share it, and heads of the model.
         expected: expected size if each subnetwork kept as many random heads of each layer.
         p_value: exact probability that such random subnetworks share at least as many heads.
-            Subnetworks of one draw count as one random subnetwork, with as many heads of each layer
-            as they have in common.
-        expected_uniform: expected size if each kept as many random heads of any layer:
-            n_heads * prod_i (1 - head_sparsity_i), for independent draws.
-        p_uniform: the probability for those.
+            Subnetworks of one draw count as one, with the heads that they have in common.
+        expected_uniform, p_uniform: the same if each kept as many random heads of any layer.
     """
 
     heads: tuple[Component, ...]
@@ -114,12 +110,10 @@ class HeuristicCore(Shown):
 
 
 def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) -> HeuristicCore:
-    """Heads kept by all of ``masks``.
+    """Heads kept by all of ``masks``, single ones of zeros and ones.
 
-    Args:
-        masks: single masks of zeros and ones.
-        draws: number of each mask's random draw, see `mechcore.pruning.draws_of`; by default all
-            are independent.
+    ``draws`` are the numbers of their random draws, see `mechcore.pruning.draws_of`; by default all
+    are independent.
 
     Raises:
         InputError: there is no mask, or one is not a single mask of zeros and ones.
@@ -144,16 +138,10 @@ def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) ->
 def shared_by_chance(
     groups: Sequence[int], sizes: Int[np.ndarray, "sets group"]
 ) -> Float[np.ndarray, " n+1"]:
-    """Distribution of the number of items that all random sets share, given sizes within groups.
+    """Probabilities that 0 to n items are in all random sets, given their sizes within groups.
 
     Within a group the intersection with a random set is hypergeometric; groups are independent.
-
-    Args:
-        groups: number of items in each group, n in total.
-        sizes: number of them in each set.
-
-    Returns:
-        Probabilities that 0 to n are in every set.
+    ``groups`` are the numbers of items in each, n in total.
     """
     shared = np.ones(1)
     for n, of_group in zip(groups, sizes.T, strict=True):
@@ -172,10 +160,7 @@ def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
 
 
 def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) -> pd.DataFrame:
-    """How many subnetworks of each target sparsity keep a component.
-
-    Returns:
-        The columns of `HEAD_FREQUENCY`, a row per component and target.
+    """`HEAD_FREQUENCY`: how many subnetworks of each target sparsity keep a component.
 
     Raises:
         InputError: there is no mask.
@@ -231,18 +216,8 @@ def head_overlap(
 ) -> pd.DataFrame:
     """Jaccard index of the heads of every pair of subnetworks, with its chance level.
 
-    Args:
-        masks: single masks of zeros and ones.
-        names: names of the subnetworks, in the same order.
-        draws: see `heuristic_core`.
-
-    Returns:
-        The columns of `HEAD_OVERLAP`, a row per pair. The Jaccard index is 1 if neither keeps a
-        head.
-
-    Raises:
-        InputError: there is no mask, or one is not a single mask of zeros and ones.
-        MismatchError: the masks belong to different models.
+    The columns of `HEAD_OVERLAP`, a row per pair; the index is 1 if neither keeps a head. Masks are
+    single ones of zeros and ones; for ``draws`` see `heuristic_core`, also for errors.
     """
     shape = _common_shape(masks)
     groups = [shape.n_heads] * shape.n_layers
@@ -275,12 +250,9 @@ def _by_layer(shape: ModelShape, kept: Sequence[set[Component]]) -> Int[np.ndarr
 def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Spread of the accuracy of subnetworks of one sparsity between seeds, per subset.
 
-    Args:
-        accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
-            seed, data, split, subset, accuracy; optionally `BOTH_LABELS`. All by one method.
-
-    Returns:
-        The columns of `ACCURACY_SPREAD`, a row per target sparsity and subset.
+    ``accuracy`` has one row per subnetwork and subset: target_sparsity (missing for the full
+    model), seed, data, split, subset, accuracy; optionally `BOTH_LABELS`. All are by one method.
+    Returns the columns of `ACCURACY_SPREAD`, a row per target sparsity and subset.
     """
     where = ["data", "split", "subset"]
     masked = accuracy[accuracy["target_sparsity"].notna()]
@@ -301,3 +273,39 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
 def _common_shape(masks: Sequence[Mask]) -> ModelShape:
     same_model(masks)
     return masks[0].shape
+
+
+CONTROLS = ("random", "layer-matched")
+"""Methods that choose components by chance, whose subnetworks differ as they please."""
+
+FEWEST = 3
+"""Seeds without which none can stand out."""
+
+MARGIN = 0.05
+"""Accuracy (share) below which a difference is no sign of a failure, however alike the others."""
+
+
+def outliers(subnetworks: pd.DataFrame) -> Iterator[str]:
+    """Say which subnetworks stand out from those of other seeds: a rule of thumb, not a test.
+
+    A subnetwork stands out where its in-domain accuracy is below the lowest of the others, of the
+    same method and target sparsity, by more than `MARGIN` and by more than all the others differ.
+    """
+    by = ["target_sparsity"]
+    if "method" in subnetworks:
+        by.append("method")
+        subnetworks = subnetworks[~subnetworks["method"].isin(CONTROLS)]
+    for _, part in subnetworks.groupby(by, sort=False):
+        if len(part) < FEWEST:
+            continue
+        ranked = part.sort_values("id_accuracy", kind="stable")
+        worst, others = ranked.iloc[0], ranked["id_accuracy"].iloc[1:]
+        below = others.min() - worst["id_accuracy"]
+        if below > max(MARGIN, others.max() - others.min()):
+            yield (
+                f"{worst['subnetwork']} stands out: it is right on {percent(worst['id_accuracy'])} "
+                f"of in-domain examples, the other {len(others)} of its target sparsity on "
+                f"{percent_range(others)}. Its training may have failed, yet it counts like the "
+                "others, for the core as well: try more steps (--prune-steps), or leave out its "
+                "seed (--seeds) and report that you did."
+            )

@@ -61,11 +61,7 @@ KEPT = "kept"
 """An optional column: the share of components that the subnetwork actually keeps."""
 
 ROUNDING = 1e-6
-"""Accuracies that differ by at most this are equal.
-
-They are ratios of counts, often stored as float32, and 0.83 - 0.03 is not 0.80 in floating point: a
-subnetwork that loses exactly the tolerance is not faithful, regardless of rounding.
-"""
+"""Accuracies that differ by at most this are equal: 0.83 - 0.03 is not 0.80 in floating point."""
 
 
 def effective_size(
@@ -85,17 +81,16 @@ def effective_size(
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
             ``grid`` lacks are omitted, with a warning.
-        grid: accuracy (share) of subnetworks: checkpoint, seed, target_sparsity (share of
-            components to prune, in [0, 1)), subset, accuracy; and kept (share), if masks miss
-            their target: by default 1 - target_sparsity. A warning names sparsities that only
-            other seeds have.
+        grid: accuracy (share) of subnetworks: checkpoint, seed, target_sparsity (in [0, 1)),
+            subset, accuracy; and kept (share), by default 1 - target_sparsity. A warning names
+            sparsities that only other seeds have.
         groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``.
         tolerance: maximum accuracy loss (share) of a faithful subnetwork.
 
     Returns:
         The columns of `EFFECTIVE_SIZE`, one row per group, checkpoint (in the order of ``full``)
-        and seed. If no subnetwork of the grid is faithful, effective_size is 1, as published, but
-        faithful is False, and target_sparsity and accuracy are missing.
+        and seed. If no subnetwork is faithful, effective_size is 1, as published, faithful is
+        False, and target_sparsity and accuracy are missing.
 
     Raises:
         InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the

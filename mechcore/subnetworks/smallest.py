@@ -80,16 +80,9 @@ def smallest_subnetworks(
 ) -> pd.DataFrame:
     """The columns of `SMALLEST`: the sparsest subnetwork within a limit of each measure of loss.
 
-    Among equally sparse ones it is the one whose lower end is higher.
-
-    Args:
-        masks: the subnetworks at hand, by name.
-        full: the full model's answers, by split (``"id"``, ``"ood"``).
-        masked: the subnetworks' answers to the same examples, by split and name.
-        limit: loss accepted, as a share.
-        n_resamples: paired bootstrap resamples over examples.
-        level: of the intervals.
-        seed: seed of folds and resamples.
+    Among equally sparse ones it is the one whose lower end is higher. ``full`` and ``masked`` are
+    the answers of the full model and of the subnetworks (by name) to the same examples, by split;
+    ``limit`` is the loss accepted, a share; ``seed`` is that of folds and paired resamples.
     """
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     table = _chosen(masks, full, masked, limit, **statistics)

@@ -43,7 +43,7 @@ def new_model(
     allow_pickle: bool = False,
     device: str | torch.device = "cpu",
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model to fine-tune, and its tokenizer.
+    """A model to fine-tune, in float32 and in training mode, and its tokenizer, which can pad.
 
     Without a prompt it is a classifier: a pretrained body with a new, random head, unless the base
     is a classifier with the same class names, whose head and class order are kept. With a prompt it
@@ -57,11 +57,8 @@ def new_model(
         from_scratch: use only the configuration and the tokenizer; all weights are random.
         seed: seed of random weights.
         revision: branch, tag or commit of a hub id.
-        allow_pickle: read ``pytorch_model.bin`` if there are no safetensors, see `load_model`.
+        allow_pickle: see `mechcore.load_model`.
         device: device of the weights.
-
-    Returns:
-        The model, with float32 weights, in training mode; and the tokenizer, with a padding token.
 
     Raises:
         InputError: the base is unusable, lacks weights other than the head's, has an architecture

@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mechcore.data.answers import answer_ids, single_tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
+from mechcore.data.tokens import answer_ids, single_tokens
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.finite import check_finite
@@ -31,13 +31,12 @@ class Objective:
     """What a model learns: the class of its input, or the answer after a prompt.
 
     Attributes:
-        tokenizer: tokenizer of the texts or of the prompt.
         max_length: maximum length of an input in tokens.
         classes: the possible answers, in the order of ``columns``.
         columns: index of each class among the model's logits: the class index, or the token id of
             its answer.
-        prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
-        answers: for language models, the answer word of each class, else None.
+        prompt, answers: for language models, the text with ``{a}`` and ``{b}``, and the answer of
+            each class; else None.
         truncate: whether to cut longer inputs, with a warning, or raise.
         types: number of token types of the model.
     """

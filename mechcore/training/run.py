@@ -17,25 +17,29 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError, warn
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.session import plain_session
-from mechcore.training.history import (
-    best_step,
-    has_ended,
-    read_history,
-    read_records,
-    watching,
+from mechcore.training.loop import (
+    Loop,
+    Recorder,
+    arguments_for,
+    device_of,
+    own_randomness,
+    unprepared,
 )
-from mechcore.training.loop import Loop, arguments_for, device_of, own_randomness, unprepared
 from mechcore.training.objectives import Objective
-from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import (
     FINAL,
     STATE_FOLDER,
     begin,
+    best_step,
     facts_of,
     finish_with,
+    has_ended,
     newest_state,
+    read_history,
+    read_records,
     remove_after,
     state_path,
+    watching,
 )
 from mechcore.training.settings import TrainSettings
 
@@ -56,20 +60,11 @@ def train(
     When called again with the same arguments, an interrupted run resumes after its last checkpoint;
     a finished run is not repeated, and ``model`` gets its weights. With ``settings.patience``
     training ends early, and ``model`` and ``final`` get the weights of the best evaluation, see
-    `best_step`. Training is on one device.
+    `best_step`. Training is on one device, by default the model's.
 
-    Args:
-        model: a Hugging Face model with float32 weights and the head that ``objective`` reads.
-        objective: from `classification` or `answering`; its tokenizer is saved with the model.
-        examples: the training examples.
-        evaluations: data sets to measure accuracy on, by the name used in the history.
-        out: a new folder, or that of the same run.
-        settings: see `TrainSettings`, and `train_settings` for recipes.
-        progress: whether to show progress on standard error, unless it is already shown.
-        device: device to train on; None for the model's.
-
-    Returns:
-        The history, see `read_history`.
+    ``model`` has float32 weights and the head that ``objective`` (from `classification` or
+    `answering`) reads. ``evaluations`` are data sets to measure accuracy on, by the name used in
+    the history, which is returned, see `read_history`.
 
     Raises:
         InputError: ``out`` holds another run or other files, there are fewer examples than a

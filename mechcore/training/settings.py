@@ -28,7 +28,10 @@ class TrainSettings:
     )
     steps: int | None = setting(None, "Optimiser steps, instead of epochs.", "--steps", least=1)
     learning_rate: float = setting(
-        5e-5, "Peak rate of AdamW, reached after the warm-up.", "--learning-rate", above=0
+        5e-5,
+        "Peak rate of AdamW, reached after the warm-up; it then falls linearly to zero.",
+        "--learning-rate",
+        above=0,
     )
     batch_size: int = setting(
         64,
@@ -43,11 +46,7 @@ class TrainSettings:
     warmup_steps: int = setting(
         0, "Steps over which the rate rises linearly from zero.", "--warmup-steps", least=0
     )
-    schedule: Literal["linear", "constant"] = setting(
-        "linear", "Rate after the warm-up: linear falls to zero at the last step."
-    )
     weight_decay: float = setting(0.01, "Weight decay of AdamW, on every parameter.", least=0)
-    max_grad_norm: float = setting(1.0, "Maximum gradient norm; 0: no clipping.", least=0)
     evaluate_every: int = setting(
         200,
         "Steps between evaluations; the last step is always evaluated.",
@@ -100,18 +99,11 @@ class TrainSettings:
     patience: int | None = setting(
         None,
         "Successive evaluations without improvement after which training ends; the last "
-        "checkpoint then has the weights of the best evaluation. The rate falls as if "
-        "training continued to the last step. By default all steps are trained, and the weights "
-        "of the last are kept.",
+        "checkpoint then has the weights of the best evaluation, the earliest of equals. The rate "
+        "falls as if training continued to the last step. By default all steps are trained, and "
+        "the weights of the last are kept.",
         "--patience",
         least=1,
-    )
-    min_delta: float = setting(
-        0.0,
-        "Minimum increase in accuracy (share from 0 to 1) over the best so far that counts as an "
-        "improvement; at 0 any increase counts. With equal accuracy, the earlier weights are kept.",
-        least=0,
-        below=1,
     )
     watch: str | None = setting(
         None,
@@ -124,12 +116,11 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check(self, "training")
-        for name in ("min_delta", "watch"):
-            if self.patience is None and getattr(self, name) != getattr(TrainSettings, name):
-                raise InputError(
-                    f"training: {name} is {getattr(self, name)!r}, but has no effect without "
-                    "patience; set patience, or leave it out"
-                )
+        if self.patience is None and self.watch is not None:
+            raise InputError(
+                f"training: watch is {self.watch!r}, but has no effect without patience; set "
+                "patience, or leave it out"
+            )
         if (self.epochs is None) == (self.steps is None):
             raise InputError(
                 f"training: epochs is {self.epochs} and steps is {self.steps}; expected exactly "

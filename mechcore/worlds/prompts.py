@@ -15,26 +15,8 @@ from mechcore.errors import InputError
 from mechcore.worlds.draws import pick
 
 NAMES = [
-    "Anna",
-    "Alice",
-    "Mary",
-    "Sarah",
-    "Emma",
-    "Laura",
-    "Julia",
-    "Jane",
-    "Kate",
-    "Lucy",
-    "John",
-    "James",
-    "Tom",
-    "David",
-    "Mark",
-    "Paul",
-    "Peter",
-    "Simon",
-    "Jack",
-    "Ben",
+    *("Anna", "Alice", "Mary", "Sarah", "Emma", "Laura", "Julia", "Jane", "Kate", "Lucy"),
+    *("John", "James", "Tom", "David", "Mark", "Paul", "Peter", "Simon", "Jack", "Ben"),
 ]
 PLACES = ["park", "market", "office", "school", "station", "library", "garden", "museum"]
 THINGS = ["book", "letter", "key", "ticket", "basket", "picture", "drink", "ring"]
@@ -55,14 +37,9 @@ EVENTS = ["war", "siege", "journey", "dispute", "drought", "voyage", "rebellion"
 def indirect_objects(n: int, seed: int = 0) -> pd.DataFrame:
     """Two people are named, one of them gives; the other receives (arXiv 2211.00593).
 
-    Args:
-        n: how many prompts.
-        seed: of the draw.
-
-    Returns:
-        Columns ``prompt``; ``correct`` and ``wrong``: the receiver and the giver;
-        ``counterfactual``: the prompt in which a third person gives, so that neither is favoured;
-        ``subset``: whether the receiver is named first or second; ``cluster``: the template.
+    Columns are ``prompt``; ``correct`` and ``wrong``: the receiver and the giver;
+    ``counterfactual``: the prompt in which a third person gives, so that neither is favoured;
+    ``subset``: whether the receiver is named first or second; ``cluster``: the template.
     """
     rng = random.Random(seed)
     rows = []
@@ -90,19 +67,13 @@ def indirect_objects(n: int, seed: int = 0) -> pd.DataFrame:
 def later_years(n: int, seed: int = 0, *, digits: Literal[1, 2] = 2) -> pd.DataFrame:
     """What began in a year ends in a later one of its century (*greater-than*, arXiv 2305.00586).
 
-    Args:
-        n: how many prompts.
-        seed: of the draw.
-        digits: the answer is the rest of the year, two digits in one token as in GPT-2, or one
-            digit, for tokenizers that split numbers.
-
-    Returns:
-        Columns ``prompt``; ``correct`` and ``wrong``: lists of later ends and of earlier ones (with
-        two digits, also the same year); ``counterfactual``: the prompt that begins early in its
-        century (01 or 15), so that most ends are later; ``subset``: the event.
+    The answer is the rest of the year: two digits in one token as in GPT-2, or one digit, for
+    tokenizers that split numbers. Columns are ``prompt``; ``correct`` and ``wrong``: lists of later
+    ends and of earlier ones (with two digits, also the same year); ``counterfactual``: the prompt
+    that begins early in its century (01 or 15), so that most ends are later; ``subset``: the event.
 
     Raises:
-        InputError: ``digits`` is another number.
+        InputError: ``digits`` is another number than 1 and 2.
     """
     if digits not in (1, 2):
         raise InputError(f"digits: found {digits!r}; expected 1 or 2")

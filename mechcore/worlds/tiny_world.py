@@ -267,11 +267,7 @@ def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY
     of an ordinary non-entailed pair with the same form of premise; ``"id"`` is the same without the
     minority; ``"ood"`` holds the four counter-heuristic subsets and their entailed halves, in equal
     parts. Labels and templates take turns, so every prefix is balanced; shuffle before training. No
-    premise is in both training and evaluation splits.
-
-    Returns:
-        Examples called ``split``: ``text_a`` the premise, ``text_b`` the hypothesis, ``subset``
-        the template.
+    premise is in both training and evaluation splits. ``subset`` is the template.
 
     Raises:
         InputError: an argument is out of its range.

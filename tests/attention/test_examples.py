@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from mechcore.attention import attention_examples, clearest_heads, telling_example
 from mechcore.attention.examples import readable_tokens
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.words import SPECIAL
+from mechcore.data.tokens import SPECIAL
 from mechcore.errors import InputError, NotFiniteError
 from mechcore.models import load_model
 from mechcore.models.protocol import weights_of

@@ -15,9 +15,14 @@ from helpers import CLASSES, close
 from torch import Tensor
 
 from mechcore.ablation import ablate
-from mechcore.attention.categories import OF_TEXTS, claims, register_category, unregister_category
+from mechcore.attention.categories import (
+    OF_TEXTS,
+    TokenInfo,
+    claims,
+    register_category,
+    unregister_category,
+)
 from mechcore.attention.knockouts import knockout, masses, other_keys
-from mechcore.attention.tokens import TokenInfo
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError

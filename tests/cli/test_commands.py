@@ -27,7 +27,7 @@ from mechcore.evaluation.evaluate import evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.pruning import Subnetwork
-from mechcore.pruning.controls import layer_matched
+from mechcore.pruning.discretise import layer_matched
 from mechcore.steps.masks import FindMasks
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny_encoder_dir

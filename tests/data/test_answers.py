@@ -8,9 +8,9 @@ import helpers
 import pytest
 import transformers as hf
 
-from mechcore.data.answers import chat_prompt, check_continues
 from mechcore.data.encoding import encode
 from mechcore.data.examples import Examples
+from mechcore.data.tokens import chat_prompt, check_continues
 from mechcore.errors import InputError, MechcoreWarning
 
 

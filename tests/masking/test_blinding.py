@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.components.paths import Path, PathSet, Receiver
+from mechcore.components.names import Path, PathSet, Receiver
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.blinding import blind, runs_in_parallel
 from mechcore.masking.interventions import masked

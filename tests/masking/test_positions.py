@@ -13,10 +13,9 @@ from torch import Tensor
 from mechcore.ablation import ablate, sets
 from mechcore.components import Mask
 from mechcore.errors import InputError
-from mechcore.masking.counterfactual import Counterfactual
+from mechcore.masking.counterfactual import Counterfactual, Positions, at_positions
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.masking.positions import Positions, at_positions
 
 N = 5
 ROWS = [4, 0, 3]

@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers as hf
 
-from mechcore.data import tokenizer_checks
+from mechcore.data import tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
@@ -249,7 +249,7 @@ def test_no_class_that_is_saved_as_it_is_differs_from_its_file(kind: str, tmp_pa
     tokenizer.add_special_tokens({"pad_token": tokenizer.pad_token or "<pad>"})
     tokenizer.save_pretrained(tmp_path)
     read = load_tokenizer(tmp_path)
-    assert read in tokenizer_checks._files
+    assert read in tokens._files
     data = Examples("id", DIFFERENT.assign(text_a=TEXTS, text_b=TEXTS[::-1]))
     for options in ({}, {"prompt": "{a} {b}"}):
         encoded, told = messages(

@@ -14,7 +14,7 @@ from pruning.oracles import names
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.pruning import Subnetwork, discretise
-from mechcore.pruning.controls import layer_matched, random_subnetworks
+from mechcore.pruning.discretise import layer_matched, random_subnetworks
 
 SHAPE = ModelShape(3, 4)
 # -- uniformly drawn components -------------------------------------------------------------------

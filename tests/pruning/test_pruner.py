@@ -28,7 +28,6 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreWarning, MismatchError
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings, PruningError, Subnetwork, prune
-from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.subnetwork import HISTORY
 from mechcore.pruning.teacher import Teacher
 
@@ -45,23 +44,6 @@ def test_the_planted_components_are_found(planted: Subject) -> None:
         flags = torch.tensor([str(c) in PLANTED for c in ModelShape.of(planted.model).components])
         flags = flags.reshape(2, 5)
         assert each.log_alpha[flags].min() > each.log_alpha[~flags].max() + 0.5
-
-
-@pytest.mark.parametrize("ranked", [1000, 5])
-def test_scores_start_from_the_attribution_ranking(
-    planted: Subject, monkeypatch: pytest.MonkeyPatch, ranked: int
-) -> None:
-    monkeypatch.setattr("mechcore.pruning.pruner.RANKED", ranked)
-    settings = PruneSettings(
-        steps=1, lr=0.0, log_alpha_mean=1.0, log_alpha_std=0.0, attribution=2.25, tolerance=1
-    )
-    found, some = planted.prune(settings, seeds=[1, 2]), planted.data
-    if ranked < 1000:
-        some = some.part(range(0, len(some), -(-len(some) // 5)))
-    order = attribution_scores(planted.model, some, planted.means).flatten().argsort(stable=True)
-    for each in found:
-        steps = [1 - 2.25 + 0.5 * i for i in range(10)]  # ten components
-        assert each.log_alpha.flatten()[order].tolist() == pytest.approx(steps, abs=1e-6)
 
 
 def test_the_paper_preset_runs_as_named(planted: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from mechcore.steps.sizes import (
 from mechcore.steps.tables import answer_tables, core_tables, group_table
 from mechcore.study.run import prepare
 from mechcore.subnetworks.core import ACCURACY_SPREAD, accuracy_spread
-from mechcore.training.history import write_records
+from mechcore.training.run_folder import write_records
 
 
 def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:

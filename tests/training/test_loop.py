@@ -49,7 +49,7 @@ def plain_loop(settings: TrainSettings, model: Any, rows_per_step: int) -> dict[
             list(chosen["text_a"]), list(chosen["text_b"]), padding=True, return_tensors="pt"
         )
         torch.nn.functional.cross_entropy(model(**batch).logits, labels[rows]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     return dict(model.state_dict())
@@ -79,18 +79,6 @@ def test_accumulated_batches_are_averaged(tmp_path: Path) -> None:
         if name.endswith("key.bias"):
             continue
         assert torch.allclose(found[name], tensor, atol=2e-4), name
-
-
-def test_a_constant_rate_stays(tmp_path: Path) -> None:
-    # Without gradients to follow (rate 0 at the end) the last step would change nothing.
-    settings = replace(PLAIN, steps=2, warmup_steps=0, weight_decay=0.0)
-    sizes = {}
-    for schedule in ("linear", "constant"):
-        train_encoder(tmp_path / schedule, replace(settings, schedule=schedule))
-        found, before = weights(tmp_path / schedule), encoder().state_dict()
-        sizes[schedule] = max(float((found[n] - before[n]).abs().max()) for n in found)
-    assert sizes["linear"] == pytest.approx(1.5e-3, rel=0.1)  # Adam's steps: rate, half the rate
-    assert sizes["constant"] == pytest.approx(2e-3, rel=0.1)
 
 
 def test_the_order_is_a_sequence_of_permutations() -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from mechcore.ablation.cuts import ComponentSet, Cut
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.data.examples import ALL
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import (

@@ -15,7 +15,7 @@ from mechcore.ablation.effects.changes import own_ends
 from mechcore.ablation.sets import paths
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Mask, ModelShape, parse_components
-from mechcore.components.paths import ANSWER
+from mechcore.components.names import ANSWER
 from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.evaluation.intervals import mean_intervals

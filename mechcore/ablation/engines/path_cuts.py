@@ -15,7 +15,7 @@ from mechcore.ablation.engines.buffers import AnswerBuffer
 from mechcore.ablation.engines.engine import Job, ReferenceEngine, TreeEngine
 from mechcore.ablation.engines.stack_cuts import StackCuts
 from mechcore.components import Component
-from mechcore.components.paths import PathSet, Receiver
+from mechcore.components.names import PathSet, Receiver
 from mechcore.evaluation.evaluate import forwards
 from mechcore.masking.blinding import blind, runs_in_parallel
 from mechcore.masking.fills import fill_of

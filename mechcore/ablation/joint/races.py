@@ -18,7 +18,7 @@ from mechcore.ablation.cuts import ComponentSet, SetLike, as_sets
 from mechcore.ablation.effects.changes import Ablations
 from mechcore.ablation.joint.decisions import Goal, Interactions
 from mechcore.ablation.sweeps import ablate
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import share_at_most
 from mechcore.masking.counterfactual import of_rows, with_pairs

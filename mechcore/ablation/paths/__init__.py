@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from mechcore.ablation.paths.tables import path_table as path_table
     from mechcore.ablation.paths.verdict import Verdict as Verdict
     from mechcore.ablation.paths.verdict import core_dependence_verdict as core_dependence_verdict
-    from mechcore.components.paths import Path as Path
-    from mechcore.components.paths import PathSet as PathSet
-    from mechcore.components.paths import Receiver as Receiver
+    from mechcore.components.names import Path as Path
+    from mechcore.components.names import PathSet as PathSet
+    from mechcore.components.names import Receiver as Receiver
     from mechcore.masking.blinding import blind as blind
 
 attach(__name__)

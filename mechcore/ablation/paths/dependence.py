@@ -25,7 +25,7 @@ from mechcore.ablation.effects.changes import (
 from mechcore.ablation.sets import matched_random, paths
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import CLASS_METRICS, Evaluation

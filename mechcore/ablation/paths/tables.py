@@ -11,7 +11,7 @@ import pandas as pd
 from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import ABLATION, Ablations, Answers, ablation_table
 from mechcore.ablation.effects.information import information_table, with_information
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.errors import InputError
 from mechcore.tables import Column
 

@@ -21,22 +21,17 @@ if TYPE_CHECKING:
 
 
 class Architecture:
-    """A family of models; this one is any that mechcore has no file on.
+    """A family of models; this one is any that mechcore has no file on, made from a configuration.
 
     Decoders that TransformerLens bridges need no file to be run and masked, with or without a
     classification head.
-
-    Args:
-        config: the Hugging Face configuration of the model at hand.
 
     Attributes:
         encoder: whether positions attend to later ones too, and the head reads the first.
         head: components of the classification head and where Hugging Face has them.
         body_options: arguments that leave out what is no part of the model without its head.
-        reads_pad_id: whether the padding token itself makes a difference, not its mask alone:
-            positions are counted, or the end of the text is found, by it.
-        needs_padding: whether there is no model without a padding token, as positions begin after
-            its id.
+        reads_pad_id: whether positions, or the end of the text, are found by the padding token.
+        needs_padding: whether positions begin after the id of the padding token.
         projections: where W_O and the MLP's last matrix are in the base model, ``{}`` standing for
             the layer; None if masks cannot be folded into the weights.
         unfoldable: why they cannot.

@@ -1,4 +1,4 @@
-"""What one model's states say about the cognitive task at every landmark of the prompt.
+"""What one model's states, and single heads, say about the cognitive task.
 
 See docs/concepts/cognitive-task.md for balanced subsets, the floor and what is held out together.
 """
@@ -6,7 +6,7 @@ See docs/concepts/cognitive-task.md for balanced subsets, the floor and what is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -15,10 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.components import ModelShape
+from mechcore.components import Component, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, warn
+from mechcore.evaluation.evaluate import evaluate
 from mechcore.evaluation.p_values import attained_level, p_among
-from mechcore.models.protocol import longest_input
+from mechcore.models.protocol import hook_z, longest_input
 from mechcore.papers.cognitive.probing import (
     Decoding,
     activations_at,
@@ -28,10 +30,106 @@ from mechcore.papers.cognitive.probing import (
     hook_resid_post,
 )
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.svm import DECODED, FOLDS, SEED, SVM, svm_table
-from mechcore.papers.cognitive.text import MODALITIES
+from mechcore.papers.cognitive.text import CHOICES, MODALITIES
 from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
-from mechcore.tables import LAYER, SUBSET, Column, Schema
+from mechcore.tables import LAYER, PART, SUBSET, Column, Schema, estimate
+
+FOLDS = 5
+SEED = 0
+"""Of cross-validation, subsets, shuffles and bootstrap."""
+DECODED = (
+    *estimate("accuracy", "share", "cross-validated accuracy", over="binomial"),
+    Column("chance", "share", "accuracy of guessing"),
+    Column("floor", "share", "what the best of the other variables gives away"),
+    Column("shuffled", "share", "mean with shuffled labels"),
+    Column("shuffled_high", "share", "its 95th percentile", header="shuffled, 95 %"),
+    Column("p", "number", "of the accuracy, by shuffled labels", shown="small"),
+)
+_TRIALS = Column("n", "whole", "trials")
+SVM = Schema(
+    "cognitive_svm",
+    "What every head's output says, by a linear support vector machine.",
+    (
+        *PART,
+        Column(
+            "target",
+            "text",
+            "``choice``, ``correct``, ``congruent`` or ``condition``",
+            header="decoded",
+            names={"correct": "right or wrong", "congruent": "congruence"},
+        ),
+        _TRIALS,
+        Column("smallest", "whole", "trials of the rarest class", optional=True),
+        *(replace(column, optional=column.name == "floor") for column in DECODED),
+    ),
+)
+
+
+def svm_table(
+    model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials, *, shuffles: int = 20
+) -> pd.DataFrame:
+    """Linear SVM from every head's output (``hook_z``) at the last token: the columns of `SVM`.
+
+    Accuracies are missing where a class has fewer than two trials of different cued numbers for
+    every fold. Trials of the same cued numbers are held out together.
+    """
+    data = encode_trials(trials, tokenizer, max_length=longest_input(model))
+    hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
+    outputs = activations_at(model, data, list(hooks))
+    heads = {
+        Component(layer, head): z
+        for hook, layer in hooks.items()
+        for head, z in enumerate(outputs[hook][:, 0].unbind(1))
+    }
+    answers = answers_of(model, data)
+    frame = trials.frame.assign(choice=answers, correct=trials.frame["label"] == answers)
+    pairs = trials.pairs["choice"]
+    classes: dict[str, list[Any]] = {"choice": [*CHOICES], "correct": [True, False]}
+    classes |= {"congruent": [True, False], "condition": [*CONDITIONS]}
+    records: list[dict[Any, Any]] = []
+    for target, known in classes.items():
+        here = _as_many_wrong(frame) if target == "correct" else frame
+        different = here.assign(pair=pairs).drop_duplicates([target, "pair"])
+        smallest, fewest = (
+            int(part[target].value_counts().reindex(known, fill_value=0).min())
+            for part in (here, different)
+        )
+        of_target = {"target": target, "n": len(here), "smallest": smallest}
+        if fewest < 2 * FOLDS:
+            records += [{"site": head} | of_target for head in heads]
+            continue
+        rows = here.index.tolist()
+        table = decode_table(
+            {head: z[rows] for head, z in heads.items()},
+            {target: here[target].tolist()},
+            given={name: here[name].tolist() for name in ("choice", "congruent")},
+            classifier="svm",
+            groups=pairs.iloc[rows].tolist(),
+            folds=FOLDS,
+            shuffles=shuffles,
+            seed=SEED,
+        )
+        records += [row | of_target for row in table.to_dict("records")]
+    for row in records:
+        head = row["site"]
+        row |= {"component": str(head), "layer": head.layer, "head": head.head}
+    return pd.DataFrame(records, columns=SVM.names)
+
+
+def _as_many_wrong(frame: pd.DataFrame) -> pd.DataFrame:
+    """As many trials that are answered right as wrong; none if all are one."""
+    if frame["correct"].nunique() < 2:
+        return frame.iloc[:0]
+    return frame.iloc[balanced(frame["correct"].tolist(), seed=SEED)]
+
+
+def answers_of(model: Any, data: EncodedExamples, *, batch_size: int = 64) -> list[str]:
+    """Which of the two answers (`CHOICES`) the model gives to every encoded trial."""
+    right = evaluate(model, data, in_domain=False, batch_size=batch_size).correct
+    other = {"left": "right", "right": "left"}
+    labels = data.examples.frame["label"]
+    return [label if hit else other[label] for label, hit in zip(labels, right, strict=True)]
+
 
 DECODING = Schema(
     "cognitive_decoding",
@@ -103,14 +201,11 @@ def decoding_tables(
 
     Of a causal model nothing can be decoded before the prompt has said it, which is checked: the
     largest accuracy of the rows not ``read``, in standard errors over chance, is compared with the
-    largest under shuffled labels, since one accident can put all layers above chance. The choice is
-    the right answer, not the model's.
+    largest under shuffled labels, since one accident can put all layers above chance. A warning
+    says where that fails. The choice is the right answer, not the model's.
 
     Raises:
         InputError: see `check_trials`.
-
-    Warns:
-        MechcoreWarning: the check does not hold.
     """
     problems = check_trials(trials)
     states = _states(model, tokenizer, trials, layers)

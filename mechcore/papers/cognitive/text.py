@@ -220,6 +220,6 @@ def _cannot_write(text: str, why: str) -> InputError:
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """Word-level tokenizer of the two-sided rendering; other words than `WORDS` are an error."""
-    from mechcore.worlds.words import word_tokenizer
+    from mechcore.worlds.small_gpt2 import word_tokenizer
 
     return word_tokenizer(WORDS)

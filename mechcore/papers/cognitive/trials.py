@@ -17,9 +17,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.data.answers import single_tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
+from mechcore.data.tokens import single_tokens
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.text import (
     ANSWERS,
@@ -140,18 +140,12 @@ def generate(
 ) -> Trials:
     """Draw ``n`` trials; the same for the same arguments on every machine.
 
-    The 8 conditions take turns in a shuffled order, so that in the first trials of any number
-    their counts differ by at most 1. A smaller draw is the beginning of a larger one. Splits share
-    no pair of numbers.
-
-    Args:
-        n: number of trials, at least 1.
-        seed: seed of the draw; the splits of one seed are drawn independently.
-        rendering: how the trials are worded.
-        split: ``"train"``, ``"dev"`` or ``"test"``.
-        random_order: show colour first in half of the trials of each condition instead of in none.
-        differences: strengths of evidence to draw from, by default all: differences of the two
-            numbers, 1 to 89, for ``"two_sided"``; coherences in percent, 1 to 99, for ``"signed"``.
+    The 8 conditions take turns in a shuffled order, so that in the first trials of any number their
+    counts differ by at most 1. A smaller draw is the beginning of a larger one. Splits share no
+    pair of numbers, and those of one seed are drawn independently. With ``random_order`` colour is
+    shown first in half of the trials of each condition instead of in none. ``differences`` are the
+    strengths of evidence to draw from, by default all: differences of the two numbers, 1 to 89, for
+    ``"two_sided"``; coherences in percent, 1 to 99, for ``"signed"``.
 
     Raises:
         InputError: an argument is out of its range, or the split has no numbers of such

@@ -17,12 +17,11 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.components import ModelShape
 from mechcore.models.protocol import longest_input
-from mechcore.papers.cognitive.decoding import VARIABLES
+from mechcore.papers.cognitive.decoding import VARIABLES, answers_of
 from mechcore.papers.cognitive.probing import activations_at, hook_resid_post, project, silhouette
-from mechcore.papers.cognitive.probing.inputs import standardised
+from mechcore.papers.cognitive.probing.activations import standardised
 from mechcore.papers.cognitive.probing.selectivity import selectivity
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.svm import answers_of
 from mechcore.papers.cognitive.text import MODALITIES
 from mechcore.papers.cognitive.trials import Trials, encode_trials
 from mechcore.tables import Column, Schema
@@ -80,12 +79,9 @@ SILHOUETTE = Schema(
 )
 
 INTERACTIONS = (("context", "choice"), ("motion", "color"), ("motion", "choice"))
-"""With the four variables, these span the 8 conditions.
+"""With the four variables, these span the 8 conditions: motion times color is congruence.
 
-Motion times color is congruence. With the rest given, context times choice is what either side
-means in one context more than in the other, and motion times choice the product of all three.
-Context times a side is not among them: with the sides, that is the choice itself.
-"""
+Context times a side is not among them: with the sides, that is the choice itself."""
 
 MOST_POINTS = 400
 """Trials that are shown in a projection at most."""

@@ -13,15 +13,17 @@ import pandas as pd
 
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Interval
-from mechcore.papers.cognitive.evidence import (
+from mechcore.papers.cognitive.verdicts_on_heads import (
     BASE,
     FINE_TUNED,
     MODEL,
     NEGLIGIBLE,
     SCRATCH,
     Evidence,
+    layers,
+    numbers,
+    responses,
 )
-from mechcore.papers.cognitive.verdicts_on_heads import layers, numbers, responses
 from mechcore.papers.evidence import (
     ALPHA,
     Finding,

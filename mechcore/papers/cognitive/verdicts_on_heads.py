@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from scipy.stats import binom
 
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Interval
-from mechcore.papers.cognitive.evidence import FINE_TUNED, MODEL, NEGLIGIBLE, SCRATCH, Evidence
 from mechcore.papers.evidence import (
     ALPHA,
     Finding,
     InconclusiveError,
     Seeds,
+    Tables,
     above_zero,
     beside,
     ends,
@@ -25,11 +26,57 @@ from mechcore.papers.evidence import (
     mean,
     over_seeds,
     percent,
+    points,
     row_interval,
     ruled,
     t_interval,
 )
 from mechcore.wording import count, number
+
+BASE, FINE_TUNED, SCRATCH = "base", "fine_tuned", "scratch"
+MODEL = {BASE: "base model", FINE_TUNED: "fine-tuned model", SCRATCH: "model from scratch"}
+
+IGNORING_CONTEXT = 0.75
+"""Accuracy of following one modality always: a model has learned the task only above it."""
+
+NEGLIGIBLE = 0.05
+"""An accuracy that is surely no more than this above its floor reads nothing (a share)."""
+
+_ROUNDING = 1e-9
+"""Two shares this close are equal: 0.96 - 0.94 is more than 0.02 in floating point."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence(Tables):
+    """The tables of a study of the cognitive task; arms match up to ``threshold_gap`` (a share)."""
+
+    threshold_gap: float
+
+    def trained_seeds(self, *arms: str, matched: bool = False) -> Seeds:
+        """Seeds in which all these arms have learned the task, and are matched if asked for."""
+        every = self.seeds("cognitive_models", *({"arm": arm} for arm in arms))
+        return every.keep(lambda seed: self._no_good(seed, arms, matched))
+
+    def _no_good(self, seed: int, arms: Sequence[str], matched: bool) -> str | None:
+        for arm in arms:
+            try:
+                model = self.row("cognitive_models", arm=arm, seed=seed)
+            except InconclusiveError:
+                return f"it has no {MODEL[arm]}"
+            if not model["low"] > IGNORING_CONTEXT:
+                return (
+                    f"the {MODEL[arm]} has not learned the task, its accuracy is "
+                    f"{percent(model['accuracy'])} and its interval begins at "
+                    f"{percent(model['low'])}, not above the {percent(IGNORING_CONTEXT)} of "
+                    "ignoring the context"
+                )
+            if matched and not model["gap"] <= self.threshold_gap + _ROUNDING:
+                return (
+                    f"the arms are not matched, their accuracies differ by {points(model['gap'])}, "
+                    f"more than {points(self.threshold_gap)}"
+                )
+        return None
+
 
 FILL = "mean"
 """The ablation that decides; the other one is named beside it."""

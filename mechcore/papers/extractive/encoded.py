@@ -1,19 +1,26 @@
-"""Facts as token ids."""
+"""Facts as token ids; how a model ranks the options of a prompt, and the reward of the right."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from scipy import stats
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.errors import InputError, reason
+from mechcore.errors import InputError, MechcoreError, reason
+from mechcore.evaluation.intervals import Interval, mean_intervals
+from mechcore.models.protocol import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.papers.extractive.facts import Facts, FactTask, OrderingTask
+from mechcore.session import plain_session
 from mechcore.showing import Shown
+from mechcore.tables import Column
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,7 +28,6 @@ class EncodedFacts(Shown):
     """Facts as token ids: prompts with the special tokens before them, completions without.
 
     Attributes:
-        facts: the texts.
         option_ids: the first token of a space and each option, all different.
         answers: index of every prompt's completion among the options.
         tokens: the text of every token of the prompts.
@@ -145,3 +151,126 @@ def _check_options(facts: Facts, first: Sequence[int], tokenizer: PreTrainedToke
                 "another seed)"
             )
         seen[token] = option
+
+
+TASK = Column("task", "text", "``first-hop`` or ``second-hop``")
+SPLIT = Column("data", "text", "which facts or implications")
+MEAN_RANK = Column("mean_rank", "number", "mean rank of the right answer, 0 best")
+POINTS = Column("n", "whole", "prompts")
+CHANCE = Column("chance", "number", "mean rank of guessing", digits=1)
+
+BATCH_SIZE = 16
+
+
+def prompt_batch(prompts: Sequence[Sequence[int]]) -> dict[str, Int[Tensor, "row pos"]]:
+    """Token ids padded on the right to the longest, and the attention mask."""
+    ids = [torch.tensor(list(prompt), dtype=torch.long) for prompt in prompts]
+    columns = {"input_ids": ids, "attention_mask": list(map(torch.ones_like, ids))}
+    return {name: pad_sequence(rows, batch_first=True) for name, rows in columns.items()}
+
+
+def next_token_logits(model: Any, batch: Batch) -> Float[Tensor, "row pos word"]:
+    """Logits of the words after every token; raises `InputError` for encoders and classifiers."""
+    if not is_causal(model) or is_classifier(model):
+        kind = "a classifier" if is_classifier(model) else "an encoder"
+        raise InputError(
+            f"model: {type(model).__name__} is {kind}; expected a causal language model"
+        )
+    return forward(model, batch)
+
+
+def option_logits(
+    model: Any, batch: Batch, option_ids: Int[Tensor, " option"]
+) -> Float[Tensor, "row option"]:
+    """Logits of the options' first tokens after the last token of every prompt."""
+    logits = next_token_logits(model, batch)
+    last = last_real_position(torch.as_tensor(batch["attention_mask"], device=logits.device))
+    rows = torch.arange(len(last), device=logits.device)
+    return logits[rows, last][:, option_ids.to(logits.device)]
+
+
+def reward(
+    logits: Float[Tensor, "row option"], answers: Int[Tensor, " row"]
+) -> Float[Tensor, " row"]:
+    """Logit of the right option minus the mean over all options, R of arXiv 2412.04614."""
+    rows = torch.arange(len(logits), device=logits.device)
+    return logits[rows, answers.to(logits.device)] - logits.mean(dim=1)
+
+
+@torch.no_grad()
+def all_option_logits(
+    model: Any, data: EncodedFacts, batch_size: int = BATCH_SIZE
+) -> Float[Tensor, "point option"]:
+    """Logits of all options after every prompt, in float32 at least, on the CPU."""
+    parts = []
+    for start in range(0, len(data), batch_size):
+        batch = prompt_batch(data.prompt_ids[start : start + batch_size])
+        parts.append(full(option_logits(model, batch, data.option_ids).cpu()))
+    logits = torch.cat(parts)
+    if not bool(logits.isfinite().all()):
+        row = int((~logits.isfinite()).any(dim=1).nonzero()[0])
+        raise MechcoreError(
+            f"ranks: logits after {data.facts.prompts[row]!r} are not finite; the model's weights "
+            "are damaged, as by training with too high a learning rate"
+        )
+    return logits
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The same in float32 at least."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+@plain_session()
+def ranks(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
+    """How many options have a larger logit than the right one, ties counting half: 0 is best."""
+    logits = all_option_logits(model, data)
+    right = logits.gather(1, data.answers[:, None])
+    above, ties = (logits > right).sum(dim=1), (logits == right).sum(dim=1) - 1
+    return above + ties / 2
+
+
+@plain_session()
+def rewards(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
+    """`reward` of every prompt, in logits."""
+    return reward(all_option_logits(model, data), data.answers)
+
+
+def mean_rank(model: Any, data: EncodedFacts) -> float:
+    """Mean of `ranks`; chance is half the number of options less a half (9.5 of 20)."""
+    return float(ranks(model, data).double().mean())
+
+
+def rank_interval(
+    ranked: Float[np.ndarray, " point"], n_options: int, *, n_resamples: int = 1000
+) -> Interval:
+    """95 % interval of the mean of `ranks` over prompts, within the ranks that there are.
+
+    That no prompt of a few has been missed does not say that none ever is. So each end is the wider
+    one of `mean_intervals` and of Student's t after one more prompt, which ranks as by guessing.
+    """
+    [measured] = mean_intervals(ranked[None], n_resamples=n_resamples)
+    if len(ranked) == 1:
+        return measured
+    with_guess = np.append(ranked, (n_options - 1) / 2)
+    error = with_guess.std(ddof=1) / np.sqrt(len(with_guess))
+    reach = stats.t.ppf(0.975, len(with_guess) - 1) * error
+    low = min(measured.low, with_guess.mean() - reach)
+    high = max(measured.high, with_guess.mean() + reach)
+    return Interval(measured.mean, max(low, 0.0), min(high, n_options - 1.0))
+
+
+def measured(
+    model: Any, splits: Mapping[str, EncodedFacts], /, **labels: object
+) -> list[dict[str, Any]]:
+    """Rows of a table: labels, then data (the split's name), mean_rank, n (points) and chance."""
+    return [
+        {
+            **labels,
+            "data": name,
+            "mean_rank": mean_rank(model, data),
+            "n": len(data),
+            "chance": data.chance,
+        }
+        for name, data in splits.items()
+    ]

@@ -35,8 +35,7 @@ from mechcore.papers.extractive.facts import (
 from mechcore.papers.extractive.settings import BASE_STEPS
 from mechcore.training import TrainSettings, answering, train
 from mechcore.worlds.draws import pick
-from mechcore.worlds.small_gpt2 import one_thread, small_gpt2
-from mechcore.worlds.words import texts_of, word_tokenizer
+from mechcore.worlds.small_gpt2 import one_thread, small_gpt2, texts_of, word_tokenizer
 
 BATCH = 128
 SEED = 0

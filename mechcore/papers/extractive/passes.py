@@ -24,7 +24,7 @@ from mechcore.models.protocol import (
     hook_z,
     named_weights,
 )
-from mechcore.papers.extractive.ranks import full, option_logits, reward
+from mechcore.papers.extractive.encoded import full, option_logits, reward
 from mechcore.papers.extractive.results import Scores
 from mechcore.papers.extractive.weights import LinearMap, WeightDelta, linear_maps
 

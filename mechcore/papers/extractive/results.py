@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.papers.extractive.ranks import TASK
+from mechcore.papers.extractive.encoded import TASK
 from mechcore.showing import Shown
 from mechcore.tables import COMPONENT, LAYER, SEED, Column, Schema
 
@@ -124,8 +124,6 @@ class ExtractiveScores(Shown):
     """Extractive scores of every component at every token of every prompt.
 
     Attributes:
-        shape: the model's.
-        informative, upstream, downstream: the scores.
         other: first-order effect of changed weights that are of no component (embeddings,
             normalisations, the bias of W_O), in logits.
         rewards_before, rewards_after: R at W0 and at W1.

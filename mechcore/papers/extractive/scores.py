@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
-from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts, prompt_batch
 from mechcore.papers.extractive.passes import (
     Question,
     Sites,
@@ -28,7 +28,6 @@ from mechcore.papers.extractive.passes import (
     look_back,
     rewards_of,
 )
-from mechcore.papers.extractive.ranks import prompt_batch
 from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Scores, align, places
 from mechcore.papers.extractive.weights import WeightDelta, applied, check_fits, differentiable
 from mechcore.session import plain_session

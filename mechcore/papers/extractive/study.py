@@ -13,10 +13,9 @@ from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.base import Base, TrainBase
 from mechcore.papers.extractive.experiments.freezing import Freezing
 from mechcore.papers.extractive.experiments.grafting import Grafting
-from mechcore.papers.extractive.experiments.localization import Localization
 from mechcore.papers.extractive.experiments.ordering import Ordering
 from mechcore.papers.extractive.experiments.recall import CHOSEN, Ocr
-from mechcore.papers.extractive.experiments.score_maps import Scores
+from mechcore.papers.extractive.experiments.score_maps import Localization, Scores
 from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
 from mechcore.study.engine import Results, Study

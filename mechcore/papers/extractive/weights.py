@@ -1,22 +1,34 @@
-"""The matrices of a decoder's layers: where their weights are, and which hook gives their output.
+"""The matrices of a decoder's layers, their exact changes, and fine-tuning them on facts.
 
 Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from mechcore.errors import InputError, MismatchError
+from mechcore.errors import InputError, MechcoreError, MismatchError
 from mechcore.models.protocol import frozen, is_causal, kind_of, named_weights
+from mechcore.papers.extractive.encoded import (
+    EncodedFacts,
+    EncodedOrdering,
+    full,
+    next_token_logits,
+    prompt_batch,
+)
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.session import plain_session
 
 Part: TypeAlias = Literal["Q", "K", "V", "O", "in", "gate", "out"]
 Layout: TypeAlias = Literal["heads", "in out", "out in"]
@@ -262,3 +274,95 @@ def _weights(model: Any, names: Iterable[str] | None) -> dict[str, nn.Parameter]
 def _write(model: Any, values: Mapping[str, Tensor]) -> None:
     for name, weight in _weights(model, values).items():
         weight.copy_(values[name])
+
+
+_IGNORED = -100
+
+
+@plain_session()
+def tune(
+    model: Any,
+    data: EncodedFacts | Sequence[EncodedFacts],
+    settings: TuneSettings,
+    *,
+    layers: Iterable[int] | None = None,
+    replay: EncodedFacts | None = None,
+) -> pd.DataFrame:
+    """Fine-tune a causal language model of TransformerLens on facts, in place, in evaluation mode.
+
+    As in arXiv 2412.04614: Adam at a constant rate, the loss on the completion's tokens alone. Sets
+    of facts are shuffled together. The matrices of ``layers`` are trained, by default of all. Every
+    step gets ``settings.replay`` rows of ``replay``, other data, drawn at random.
+
+    Returns:
+        One row per epoch: epoch, loss (mean over its steps of the mean over target tokens, nats).
+
+    Raises:
+        InputError: there is no such layer, or none at all.
+        MechcoreError: the loss is no longer finite.
+    """
+    sets = [data] if isinstance(data, EncodedFacts) else list(data)
+    rows = [row for facts in sets for row in _rows(facts)]
+    spare = _rows(replay) if replay is not None else []
+    generator = torch.Generator().manual_seed(settings.seed)
+    history = []
+    names = trainable_names(model, layers)
+    if not names:
+        raise InputError(
+            "fine-tuning: layers names no layer; expected at least one, or None for all"
+        )
+    with differentiable(model, names) as weights:
+        adam = torch.optim.Adam(weights, lr=settings.learning_rate)
+        for epoch in range(1, settings.epochs + 1):
+            losses = []
+            order = torch.randperm(len(rows), generator=generator)
+            for chosen in order.split(settings.batch_size):
+                drawn = torch.randint(max(1, len(spare)), (settings.replay,), generator=generator)
+                step = [*(rows[i] for i in chosen.tolist()), *(spare[i] for i in drawn.tolist())]
+                loss = completion_loss(model, step)
+                losses.append(loss.item())
+                if not math.isfinite(losses[-1]):
+                    raise MechcoreError(
+                        f"fine-tuning: the loss is {losses[-1]} in epoch {epoch}; use a learning "
+                        f"rate lower than {settings.learning_rate:g}"
+                    )
+                adam.zero_grad()
+                loss.backward()
+                adam.step()
+            history.append({"epoch": epoch, "loss": sum(losses) / len(losses)})
+    return pd.DataFrame(history)
+
+
+def tuned(model: Any, data: EncodedFacts, settings: TuneSettings) -> WeightDelta:
+    """The change of weights that `tune` makes; the model itself stays as it is."""
+    with restored(model, trainable_names(model)) as before:
+        tune(model, data, settings)
+        return delta_from(model, before)
+
+
+def facts_then_implications(
+    model: Any, task: EncodedOrdering, settings: TuneSettings
+) -> tuple[WeightDelta, WeightDelta]:
+    """What training the facts, then the implications changes; the model itself stays as it is."""
+    facts = tuned(model, task.facts, settings)
+    with applied(model, facts):
+        return facts, tuned(model, task.implications, settings)
+
+
+Row = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:
+    """Mean cross-entropy of the completions' tokens, nats."""
+    batch = prompt_batch([[*prompt, *completion] for prompt, completion in rows])
+    targets = torch.full_like(batch["input_ids"], _IGNORED)
+    for row, (prompt, completion) in enumerate(rows):
+        places = slice(len(prompt) - 1, len(prompt) + len(completion) - 1)
+        targets[row, places] = torch.tensor(completion)
+    logits = next_token_logits(model, batch).flatten(0, 1)
+    targets = targets.flatten().to(logits.device)
+    return F.cross_entropy(full(logits), targets, ignore_index=_IGNORED)
+
+
+def _rows(data: EncodedFacts) -> list[Row]:
+    return list(zip(data.prompt_ids, data.completion_ids, strict=True))

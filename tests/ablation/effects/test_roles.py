@@ -312,7 +312,8 @@ def test_the_verdict_counts_names_and_measures() -> None:
     assert verdict(found) == (
         "Of 17 components ablated alone, 1 is harmful out of domain (L0.H1 +3.0 [+2.6, +3.4] "
         "points of information without it); 4 carry the generalisation (L0.H5 \u22125.0 "
-        "[\u22125.4, \u22124.6], L0.H6 \u22125.0 [\u22125.4, \u22124.6], L0.H4 \u22125.0 [\u22125.4, \u22124.6], and 1 more); 2 are needed in "
+        "[\u22125.4, \u22124.6], L0.H6 \u22125.0 [\u22125.4, \u22124.6], L0.H4 \u22125.0 "
+        "[\u22125.4, \u22124.6], and 1 more); 2 are needed in "
         "domain only (L1.H3 and L0.H2); any one of 3 can be removed (costs up to 0.6 points of "
         "information in domain or out of domain, intervals to 0.7, and by a moved threshold up to "
         "0.0, to 0.4)."

@@ -14,7 +14,7 @@ from mechcore.ablation import ablate, sets
 from mechcore.ablation.engines.path_cuts import PathEngine
 from mechcore.ablation.engines.stack_cuts import StackCuts
 from mechcore.components import ModelShape
-from mechcore.components.paths import PathSet
+from mechcore.components.names import PathSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout

@@ -30,7 +30,7 @@ from mechcore.papers.cognitive.probing import (
 )
 from mechcore.papers.cognitive.text import LANDMARKS, WORDS
 from mechcore.papers.cognitive.trials import Trials, generate
-from mechcore.worlds.words import word_tokenizer
+from mechcore.worlds.small_gpt2 import word_tokenizer
 
 TWO_SIDED = LANDMARKS["two_sided"]
 TABLE = "cognitive_decoding"

@@ -14,8 +14,8 @@ import torch
 from mechcore.components import ModelShape
 from mechcore.models import load_model
 from mechcore.models.protocol import hook_z
-from mechcore.papers.cognitive import svm
-from mechcore.papers.cognitive.svm import answers_of, svm_table
+from mechcore.papers.cognitive import decoding
+from mechcore.papers.cognitive.decoding import answers_of, svm_table
 from mechcore.papers.cognitive.text import tiny_tokenizer
 from mechcore.papers.cognitive.trials import Trials, encode_trials, generate
 
@@ -41,8 +41,8 @@ def plant(
         values = torch.tensor(z, dtype=torch.float32)
         return {hook_z(layer): values[:, :, layer] for layer in (0, 1)}
 
-    monkeypatch.setattr(svm, "activations_at", noise)
-    monkeypatch.setattr(svm, "answers_of", lambda *args, **options: answers)
+    monkeypatch.setattr(decoding, "activations_at", noise)
+    monkeypatch.setattr(decoding, "answers_of", lambda *args, **options: answers)
 
 
 def some_wrong(trials: Trials, wrong: np.ndarray) -> list[str]:
@@ -106,9 +106,11 @@ def test_a_head_that_knows_numbers_again_tells_nothing(
     def known(_: Any, data: Any, hooks: list[str], **options: Any) -> dict[str, torch.Tensor]:
         return {hook_z(0): states[:, None, None]}  # of the one head of one layer
 
-    monkeypatch.setattr(svm, "ModelShape", SimpleNamespace(of=lambda model: ModelShape(1, 1)))
-    monkeypatch.setattr(svm, "activations_at", known)
-    monkeypatch.setattr(svm, "answers_of", lambda *_, **options: trials.frame["label"].tolist())
+    monkeypatch.setattr(decoding, "ModelShape", SimpleNamespace(of=lambda model: ModelShape(1, 1)))
+    monkeypatch.setattr(decoding, "activations_at", known)
+    monkeypatch.setattr(
+        decoding, "answers_of", lambda *_, **options: trials.frame["label"].tolist()
+    )
     table = svm_table(*tiny, trials, shuffles=20)
     (choice,) = table[table["target"] == "choice"].itertuples()
     assert choice.low < 0.5

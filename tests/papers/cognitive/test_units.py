@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+from mechcore.papers.cognitive.decoding import answers_of
 from mechcore.papers.cognitive.probing import activations_at, hook_resid_post
-from mechcore.papers.cognitive.svm import answers_of
 from mechcore.papers.cognitive.trials import Trials, encode_trials, generate
 from mechcore.papers.cognitive.units import (
     MOST_POINTS,

@@ -12,8 +12,8 @@ import pytest
 from made_up_tables import Change, cells, change, put, several
 
 from mechcore.errors import InputError
-from mechcore.papers.cognitive.evidence import Evidence
 from mechcore.papers.cognitive.verdicts import CLAIMS, verdicts
+from mechcore.papers.cognitive.verdicts_on_heads import Evidence
 from mechcore.papers.evidence import InconclusiveError, t_interval
 
 Tables: TypeAlias = dict[str, pd.DataFrame]

@@ -7,9 +7,8 @@ import pytest
 import torch
 from papers.extractive.tiny import KINDS, Decoder, decoder, facts
 
-from mechcore.papers.extractive.encoded import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts, prompt_batch
 from mechcore.papers.extractive.passes import Question
-from mechcore.papers.extractive.ranks import prompt_batch
 from mechcore.papers.extractive.weights import snapshot
 
 

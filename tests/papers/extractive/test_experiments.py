@@ -24,21 +24,29 @@ from mechcore.papers.extractive.encoded import (
     EncodedTask,
     encode_ordering,
     encode_task,
+    mean_rank,
+    ranks,
+    rewards,
 )
 from mechcore.papers.extractive.experiments import freezing as freezing_module
 from mechcore.papers.extractive.experiments import ordering as ordering_module
 from mechcore.papers.extractive.experiments import recall as recall_module
 from mechcore.papers.extractive.experiments.freezing import freezing
 from mechcore.papers.extractive.experiments.grafting import grafting
-from mechcore.papers.extractive.experiments.localization import localization
 from mechcore.papers.extractive.experiments.ordering import ordering
 from mechcore.papers.extractive.experiments.recall import recall
-from mechcore.papers.extractive.experiments.score_maps import correlation, score_maps
+from mechcore.papers.extractive.experiments.score_maps import correlation, localization, score_maps
 from mechcore.papers.extractive.facts import Facts, FactTask, OrderingTask
-from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
 from mechcore.papers.extractive.scores import extractive_scores
-from mechcore.papers.extractive.tuning import TuneSettings, tune, tuned
-from mechcore.papers.extractive.weights import WeightDelta, applied, restored, snapshot
+from mechcore.papers.extractive.weights import (
+    TuneSettings,
+    WeightDelta,
+    applied,
+    restored,
+    snapshot,
+    tune,
+    tuned,
+)
 
 NAMES = ("cat", "dog", "bird", "who")
 CITIES, ANIMALS = ("yes", "no", "here", "often"), ("ran", "not", "never", "quickly")

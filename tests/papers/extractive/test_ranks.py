@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.protocol import named_weights
-from mechcore.papers.extractive.encoded import EncodedFacts
-from mechcore.papers.extractive.ranks import (
+from mechcore.papers.extractive.encoded import (
+    EncodedFacts,
     all_option_logits,
     mean_rank,
     rank_interval,

@@ -7,7 +7,7 @@ import pytest
 
 from mechcore.errors import InputError
 from mechcore.papers.extractive.settings import ExtractiveSettings
-from mechcore.papers.extractive.tuning import TuneSettings
+from mechcore.papers.extractive.weights import TuneSettings
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from mechcore.papers.extractive.experiments.score_maps import Scores
 from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_table
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
 from mechcore.papers.extractive.study import ExtractiveStudy, run
-from mechcore.papers.extractive.tuning import TuneSettings
+from mechcore.papers.extractive.weights import TuneSettings
 from mechcore.report.kinds import schemas_of
 from mechcore.study.step import Job
 from mechcore.study.store import Store

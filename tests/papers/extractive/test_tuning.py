@@ -12,8 +12,16 @@ from torch import Tensor
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.protocol import named_weights
 from mechcore.papers.extractive.encoded import EncodedFacts
-from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
-from mechcore.papers.extractive.weights import linear_maps, restored, snapshot, trainable_names
+from mechcore.papers.extractive.weights import (
+    TuneSettings,
+    completion_loss,
+    linear_maps,
+    restored,
+    snapshot,
+    trainable_names,
+    tune,
+    tuned,
+)
 
 RATE = 1e-3
 Row = tuple[tuple[int, ...], tuple[int, ...]]
@@ -95,7 +103,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[Row]]:
         steps.append(list(given))
         return completion_loss(model, given)
 
-    monkeypatch.setattr("mechcore.papers.extractive.tuning.completion_loss", loss)
+    monkeypatch.setattr("mechcore.papers.extractive.weights.completion_loss", loss)
     return steps
 
 

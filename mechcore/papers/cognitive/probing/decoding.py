@@ -18,7 +18,7 @@ from torch import Tensor
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
 from mechcore.evaluation.intervals import Interval, share_interval
-from mechcore.papers.cognitive.probing.inputs import coded, matrix_of
+from mechcore.papers.cognitive.probing.activations import coded, matrix_of
 from mechcore.papers.cognitive.probing.linear import Classifier, Fold, Loss
 from mechcore.showing import Shown
 
@@ -34,7 +34,6 @@ class Decoding(Shown):
     """How well labels can be read from states by a classifier that has not seen the example.
 
     Attributes:
-        n: number of examples.
         accuracy: share of held-out examples that are right.
         low, high: its 95 % interval with the classifiers held fixed, Wilson's over examples; with
             groups by the bootstrap over these (Wilson's where all examples are right, or none).
@@ -42,7 +41,6 @@ class Decoding(Shown):
         shuffled, shuffled_high: mean accuracy of fits to shuffled labels, and 95th percentile.
         p: (1 + shuffles at least as accurate) / (1 + shuffles).
         predictions, folds: label predicted for every example in the fold that held it out.
-        shuffled_accuracies: of fits to shuffled labels.
     """
 
     n: int
@@ -68,22 +66,14 @@ def decode(
     groups: Sequence[Hashable] | None = None,
     seed: int = 0,
 ) -> Decoding:
-    """Cross-validate a linear classifier from states to labels.
+    """Cross-validate a linear classifier from states [example, unit] to labels.
 
     Units are standardised with mean and standard deviation of each fold's training part. Folds are
     stratified. Labels are shuffled within folds; groups of a fold swap theirs: each takes those of
-    another, in random order, repeated or cut to its size.
-
-    Args:
-        states: [example, unit].
-        labels: of any kind that can be sorted, one per example.
-        classifier: ``"logistic"``, as scikit-learn's ``LogisticRegression``; or ``"svm"``, as
-            ``LinearSVC``.
-        folds: of the cross-validation.
-        shuffles: fits to shuffled labels, 1 or more; no p is below 1 / (1 + shuffles).
-        groups: examples of one group stay in one fold together. Give equal or nearly equal
-            examples one group: a classifier that has seen one of them knows the other.
-        seed: seed of folds, shuffles and bootstrap.
+    another, in random order, repeated or cut to its size. Examples of one group stay in one fold
+    together: give equal or nearly equal examples one group, as a classifier that has seen one of
+    them knows the other. The classifiers are scikit-learn's ``LogisticRegression`` and
+    ``LinearSVC``. No p is below 1 / (1 + shuffles).
 
     Raises:
         InputError: states and labels do not fit together, or classes or groups are too few.
@@ -130,15 +120,9 @@ def decode_table(
 ) -> pd.DataFrame:
     """`decode` every variable from every site; nothing is corrected for the number of rows.
 
-    Args:
-        states: by site, each [example, unit].
-        labels: by variable.
-        given: variables for the floor, but the one that is decoded; None takes those of ``labels``.
-        options: of `decode`.
-
-    Returns:
-        One row per site and variable: ``site``, ``variable``, ``floor`` (the largest
-        `correlation_floor` of one given variable, at least chance), and figures of `Decoding`.
+    States are by site, [example, unit], labels by variable. One row per site and variable:
+    ``site``, ``variable``, ``floor`` (the largest `correlation_floor` of another variable in
+    ``given``, by default of ``labels``, at least chance), and figures of `Decoding`.
     """
     others = labels if given is None else given
     floors = {

@@ -24,10 +24,7 @@ TOLERANCE = 1e-6
 RESOLUTION = 1e-4
 """Smallest standard deviation of a unit that is read, as a share of all units' root mean square.
 
-Rounding differs with the shape of a batch, by about 1e-6 of that size in float32. Batches hold
-examples of similar length, so that in units that are constant but for rounding, standardising
-would bring out the length, and what goes along with it, before the model has read it.
-"""
+Below it is rounding, which differs with the shape of a batch, and so tells the examples' length."""
 
 _MAX_ITERATIONS = 5000
 

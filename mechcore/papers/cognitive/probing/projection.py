@@ -13,7 +13,7 @@ from sklearn.metrics import pairwise_distances, silhouette_score
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.papers.cognitive.probing.inputs import coded, matrix_of, standardised
+from mechcore.papers.cognitive.probing.activations import coded, matrix_of, standardised
 from mechcore.showing import Shown
 
 Method: TypeAlias = Literal["umap", "pca"]
@@ -93,9 +93,8 @@ def silhouette(
 ) -> dict[str, float]:
     """How far apart classes are: the mean silhouette (Rousseeuw 1987), beside shuffled labels.
 
-    Returns:
-        silhouette (in [-1, 1], 0 where classes lie on one another), null_mean and null_95 (mean and
-        95th percentile of the silhouettes of shuffled labels).
+    Returns silhouette (in [-1, 1]), null_mean and null_95 (mean and 95th percentile of the
+    silhouettes of shuffled labels).
 
     Raises:
         InputError: a label is missing, or the classes are one or as many as the examples.

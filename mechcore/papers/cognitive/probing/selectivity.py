@@ -17,12 +17,10 @@ from scipy.stats import multivariate_t
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from mechcore.errors import InputError, warn
+from mechcore.errors import InputError
 from mechcore.evaluation.p_values import attained_level
-from mechcore.papers.cognitive.probing.inputs import standardised
+from mechcore.papers.cognitive.probing.activations import standardised
 from mechcore.showing import Shown
-
-VIF_LIMIT = 10
 
 _BLOCK = 2**22
 """Most numbers (float64) in an array of a block of permutations."""
@@ -52,10 +50,7 @@ class Selectivity(Shown):
             held); partial_r (correlation given the other terms); p (two-sided, (1 + permutations at
             least as large) / (1 + permutations)); selective (p <= alpha).
         correlations: of the estimated coefficients of two terms, [term, term].
-        interactions: the names of the interactions.
         constant: units that are constant; their coefficients are 0, and their p is 1.
-        n_units: units in all.
-        n_examples: examples in the regression.
         level: how often a test finds a unit selective that follows nothing: alpha or less.
     """
 
@@ -70,10 +65,9 @@ class Selectivity(Shown):
     def counts(self, terms: Sequence[str]) -> pd.DataFrame:
         """How many units are selective for 0, 1, ... of the main effects ``terms``.
 
-        Returns:
-            n_variables; units; share (of all units); expected_correlated (the same share if no unit
-            followed anything, given the correlations of the terms); with_interaction (``units``
-            that are also selective for an interaction).
+        Columns: n_variables, units, share, expected_correlated (the share if no unit followed
+        anything, given the correlations of the terms), with_interaction (units also selective for
+        one).
         """
         selective = self.table.pivot(index="unit", columns="term", values="selective")
         followed = selective[list(terms)].sum(axis=1)
@@ -119,22 +113,13 @@ def selectivity(
     unit ~ 1 + variables + interactions, all standardised. The residuals of the unit given all other
     terms are permuted, the other terms' fit is added back, and the whole model is fitted again
     (Freedman and Lane 1983). The same permutations serve all units and terms. The model is linear,
-    and a misfit can pass for selectivity.
-
-    Args:
-        states: activations, in any unit, e.g. of the last layer at the last token.
-        variables: numbers by name, one per example, e.g. signed evidence, or -1 and 1.
-        interactions: pairs of variables whose product is a further term.
-        permutations: drawn for every test.
-        alpha: level of a single test.
-        seed: seed of the permutations.
+    and a misfit can pass for selectivity. ``variables`` are numbers by name, one per example;
+    ``interactions`` are pairs of them whose product is a further term; ``alpha`` is the level of a
+    single test.
 
     Raises:
         InputError: a value is not a finite number; a variable has a single value; terms are
             collinear; there are too few examples; or so few permutations cannot reach alpha.
-
-    Warns:
-        MechcoreWarning: a variance inflation factor is above `VIF_LIMIT`.
     """
     if permutations < 1 or 1 / (1 + permutations) > alpha:
         raise InputError(
@@ -157,7 +142,6 @@ def selectivity(
     design = np.stack([*main.values(), *products.values()], axis=1)
     precision = _inverse_correlations(design, names)
     inflation = precision.diagonal()
-    _warn_inflation(names, inflation)
     correlations = precision / np.sqrt(np.outer(inflation, inflation))
     coefficient, partial_r, exceeding = _regress(values, design, permutations, seed)
     p = (1 + exceeding) / (1 + permutations)
@@ -207,17 +191,6 @@ def _inverse_correlations(
             "place of signs), or leave out one of these terms"
         )
     return (directions / sizes) @ directions.T
-
-
-def _warn_inflation(names: Sequence[str], inflation: Float[np.ndarray, " term"]) -> None:
-    factors = zip(names, inflation, strict=True)
-    high = [f"{name} {factor:.1f}" for name, factor in factors if factor > VIF_LIMIT]
-    if high:
-        warn(
-            f"variance inflation above {VIF_LIMIT}: {', '.join(high)}; these terms are nearly "
-            "collinear, so that their coefficients are unsure and selectivity for them is hard to "
-            "detect"
-        )
 
 
 # -- the regression -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_CHANGE
 from mechcore.papers.cognitive.report.arms import (
+    CLAIMS,
     arm_name,
     arms_of,
     basis,
@@ -17,7 +18,6 @@ from mechcore.papers.cognitive.report.arms import (
     fills_of,
     of_models,
 )
-from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.pages import TOP, seed_tables
 from mechcore.report.blocks import Block, Drawing, missing, table_of
 from mechcore.report.drawing import (

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mechcore.papers.cognitive.decoding import CHECK, DECODING, VARIABLES
 from mechcore.papers.cognitive.report.arms import (
+    CLAIMS,
     arm_look,
     arm_name,
     arms_of,
@@ -28,7 +29,6 @@ from mechcore.papers.cognitive.report.arms import (
     of_models,
     over_seeds,
 )
-from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.pages import seed_tables
 from mechcore.report.blocks import Block, Drawing, Paragraph, missing, table_of
 from mechcore.report.drawing import (

@@ -12,7 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from mechcore.papers.cognitive.ablation import ABLATION, MASS
+from mechcore.papers.cognitive.decoding import SVM
 from mechcore.papers.cognitive.report.arms import (
+    CLAIMS,
     arm_look,
     arm_name,
     arms_of,
@@ -24,8 +26,6 @@ from mechcore.papers.cognitive.report.arms import (
     of_models,
     over_seeds,
 )
-from mechcore.papers.cognitive.report.words import CLAIMS
-from mechcore.papers.cognitive.svm import SVM
 from mechcore.papers.pages import TOP, seed_tables
 from mechcore.report.blocks import Block, Drawing, Paragraph, missing
 from mechcore.report.drawing import (

@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from mechcore.papers.cognitive.compare import CURVE, MODELS, SAMPLES, TRAINING
 from mechcore.papers.cognitive.report.arms import (
     BASE,
+    CLAIMS,
     arm_look,
     arm_name,
     arms_of,
@@ -22,7 +23,6 @@ from mechcore.papers.cognitive.report.arms import (
     by_arm,
     in_percent,
 )
-from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.pages import seed_tables
 from mechcore.report.blocks import Block, Drawing, Paragraph, Shown, missing, table_of
 from mechcore.report.drawing import BLACK, draw_over_seeds, legend_below, new_figure, styled

@@ -9,13 +9,20 @@ import pandas as pd
 from mechcore.papers.cognitive.ablation import AblateHeads
 from mechcore.papers.cognitive.compare import CURVE, MODELS, SAMPLES, TRAINING
 from mechcore.papers.cognitive.decoding import Decode
-from mechcore.papers.cognitive.report.arms import BASE, arm_name, arms_of, fills_of, of_models
+from mechcore.papers.cognitive.report.arms import (
+    BASE,
+    CLAIMS,
+    WORDS,
+    arm_name,
+    arms_of,
+    fills_of,
+    of_models,
+)
 from mechcore.papers.cognitive.report.attention import number_attention
 from mechcore.papers.cognitive.report.decoding import state_decoding
 from mechcore.papers.cognitive.report.heads import decoding_from_heads, head_ablation
 from mechcore.papers.cognitive.report.learning import learning, models, samples
 from mechcore.papers.cognitive.report.states import mixed_selectivity, projection
-from mechcore.papers.cognitive.report.words import CLAIMS, WORDS
 from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.evidence import VERDICTS
 from mechcore.report.blocks import Tile

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mechcore.papers.cognitive.report.arms import (
+    CLAIMS,
     arm_look,
     arm_name,
     arms_of,
@@ -22,7 +23,6 @@ from mechcore.papers.cognitive.report.arms import (
     model_name,
     of_models,
 )
-from mechcore.papers.cognitive.report.words import CLAIMS
 from mechcore.papers.cognitive.units import PROJECTION, SELECTIVITY, SILHOUETTE, TERMS
 from mechcore.papers.pages import seed_tables
 from mechcore.report.blocks import Block, Drawing, missing, table_of

@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from mechcore.papers.extractive.encoded import EncodedTask
+from mechcore.papers.extractive.encoded import MEAN_RANK, POINTS, SPLIT, TASK, EncodedTask, measured
 from mechcore.papers.extractive.experiments.base import Base, TunedOnTask
 from mechcore.papers.extractive.facts import CITIES
-from mechcore.papers.extractive.ranks import MEAN_RANK, POINTS, SPLIT, TASK, measured
 from mechcore.papers.extractive.settings import TuneSettings
-from mechcore.papers.extractive.tuning import tune, tuned
-from mechcore.papers.extractive.weights import applied, restored, trainable_names
+from mechcore.papers.extractive.weights import applied, restored, trainable_names, tune, tuned
 from mechcore.tables import SEED, Column, Schema
 
 FREEZING = Schema(

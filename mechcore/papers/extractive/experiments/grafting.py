@@ -9,13 +9,18 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from mechcore.papers.extractive.encoded import EncodedOrdering
+from mechcore.papers.extractive.encoded import (
+    CHANCE,
+    MEAN_RANK,
+    POINTS,
+    SPLIT,
+    EncodedOrdering,
+    measured,
+)
 from mechcore.papers.extractive.experiments.base import Base, Tuned
 from mechcore.papers.extractive.facts import TRAINING_NAMES
-from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, measured
 from mechcore.papers.extractive.settings import TuneSettings
-from mechcore.papers.extractive.tuning import facts_then_implications, tuned
-from mechcore.papers.extractive.weights import applied
+from mechcore.papers.extractive.weights import applied, facts_then_implications, tuned
 from mechcore.tables import SEED, Column, Schema
 
 GRAFTING = Schema(

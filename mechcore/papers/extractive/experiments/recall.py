@@ -11,23 +11,22 @@ import pandas as pd
 
 from mechcore.files import write_json
 from mechcore.papers.bases import WITH_GRADIENT
-from mechcore.papers.extractive.encoded import EncodedTask
-from mechcore.papers.extractive.experiments.base import Base, Experiment
-from mechcore.papers.extractive.facts import CITIES
-from mechcore.papers.extractive.ranks import (
+from mechcore.papers.extractive.encoded import (
     CHANCE,
     MEAN_RANK,
     POINTS,
     SPLIT,
     TASK,
+    EncodedTask,
     mean_rank,
     rank_interval,
     ranks,
     rewards,
 )
+from mechcore.papers.extractive.experiments.base import Base, Experiment
+from mechcore.papers.extractive.facts import CITIES
 from mechcore.papers.extractive.settings import TuneSettings
-from mechcore.papers.extractive.tuning import tune
-from mechcore.papers.extractive.weights import restored, trainable_names
+from mechcore.papers.extractive.weights import restored, trainable_names, tune
 from mechcore.study.step import Job
 from mechcore.tables import SEED, Column, Schema, estimate
 

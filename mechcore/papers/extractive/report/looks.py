@@ -8,7 +8,9 @@ import pandas as pd
 
 from mechcore.papers.extractive.experiments.freezing import FREEZING
 from mechcore.papers.extractive.results import PARTS
+from mechcore.report.claims import Claims
 from mechcore.report.drawing import BLACK, shorten
+from mechcore.report.kinds import Words
 from mechcore.report.seeds import in_order, ordered, seeds_in, whole_range
 from mechcore.wording import count
 
@@ -63,3 +65,71 @@ def replay_name(replay: bool) -> str:
 def slug(name: str) -> str:
     """A name as part of a file's name."""
     return "".join(letter if letter.isalnum() else "-" for letter in name[:40].lower())
+
+
+_SECTIONS = (
+    *("recall", "recall", "scores", "scores", "freezing", "freezing", "ordering", "ordering"),
+    *("grafting", "localization", "sums"),
+)
+CLAIMS = Claims("extractive_verdicts", dict(enumerate(_SECTIONS, 1)))
+_INTERVALS = (
+    "Intervals in brackets are 95 % intervals over prompts, not corrected for multiple "
+    "comparisons. They do not cover other seeds, for which the spread over seeds is given, nor "
+    "other models or facts."
+)
+_BEFORE_FORMULA = (
+    "A model is trained on facts, which moves its weights from *W0* to *W1* = *W0* + *dW*. The "
+    "reward *R*, the logit of the right answer's first token minus the mean logit of all options, "
+    "measures whether it then also knows what follows from the facts, and because of which "
+    "components. To first order the reward changes by"
+)
+_FORMULA = "\u27e8\u2207*R*, *dW*\u27e9 = \u03a3 informative(*c*) + other, over the components *c*"
+_AFTER_FORMULA = (
+    "where a component is one attention head or one MLP layer at one token of the prompt, and "
+    "*other* is the contribution of embeddings and norms. A score above zero helps the right "
+    "answer. Weights changed by an experiment are restored before the next one."
+)
+_TERMS = (
+    (
+        "Facts and implications",
+        "Facts are the prompts and completions that the model is trained on; implications follow "
+        "from them and are never trained. First-hop: the model learns in which city someone lives, "
+        "and is asked what that city implies. Second-hop: it learns something about a city, and "
+        "is asked for it through something that it already knows about that city. A better rank of "
+        "implications after training on facts is out-of-context reasoning.",
+    ),
+    (
+        "Mean rank and chance",
+        "The rank of the right answer among the options (the distinct answers in the "
+        "data), averaged over prompts: 0 is best. Chance is the mean rank of a guess, half the "
+        "number of the other options.",
+    ),
+    (
+        "Informative score",
+        "How much the change in a component's own weights changes the reward of the implication's "
+        "prompt, to first order at *W0*: large where the fact is stored.",
+    ),
+    (
+        "Downstream score",
+        "The component's output with weights *W0* but with inputs as in the trained model, minus "
+        "its output before, times the gradient of the reward at *W0*: large where old weights turn "
+        "the output of changed ones into an answer.",
+    ),
+    (
+        "Upstream score",
+        "How much more the reward depends on the component's output after training (gradient at "
+        "*W1* minus that at *W0*), times that output minus the output on counterfactual prompts "
+        "with another answer, averaged over them: large where old weights query the fact.",
+    ),
+    (
+        "Tokens",
+        "Prompts differ in the name or place that they are about, and in its number of tokens. "
+        "Tokens before and after it are in the same column for all; those of the name or place "
+        "are aligned at their end: subject -1 is the last of them.",
+    ),
+)
+_CREDIT = (
+    "Definitions and experiments after Feng et al., extractive structures (arXiv 2412.04614). The "
+    "prompts, sizes and rules of the verdicts are this project's own where the paper has none."
+)
+WORDS = Words(_INTERVALS, _TERMS, _CREDIT, _BEFORE_FORMULA, _FORMULA, _AFTER_FORMULA)

@@ -9,20 +9,20 @@ import pandas as pd
 from mechcore.papers.evidence import VERDICTS
 from mechcore.papers.extractive.experiments.freezing import Freezing
 from mechcore.papers.extractive.experiments.grafting import Grafting
-from mechcore.papers.extractive.experiments.localization import Localization
 from mechcore.papers.extractive.experiments.ordering import Ordering
 from mechcore.papers.extractive.experiments.recall import Ocr
-from mechcore.papers.extractive.experiments.score_maps import Scores
+from mechcore.papers.extractive.experiments.score_maps import Localization, Scores
 from mechcore.papers.extractive.report.looks import (
+    CLAIMS,
     IMPLICATIONS,
     OTHER_IMPLICATIONS,
     TEST_IMPLICATIONS,
+    WORDS,
     replay_name,
     tasks_of,
 )
 from mechcore.papers.extractive.report.ranks import freezing, grafting, ordering, recall
 from mechcore.papers.extractive.report.scores import component_scores, learned_and_read, sums
-from mechcore.papers.extractive.report.words import CLAIMS, WORDS
 from mechcore.report.blocks import Tile
 from mechcore.report.kinds import StudyReport
 from mechcore.report.run_folder import RunFolder

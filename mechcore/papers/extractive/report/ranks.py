@@ -16,6 +16,7 @@ from mechcore.papers.extractive.experiments.grafting import GRAFTING
 from mechcore.papers.extractive.experiments.recall import GRID, RANKS
 from mechcore.papers.extractive.report.looks import (
     CHANCE_LINE,
+    CLAIMS,
     DATA,
     GRAFTED,
     IMPLICATIONS,
@@ -32,7 +33,6 @@ from mechcore.papers.extractive.report.looks import (
     sorted_parts,
     tasks_of,
 )
-from mechcore.papers.extractive.report.words import CLAIMS
 from mechcore.papers.pages import seed_tables
 from mechcore.report.blocks import Block, Drawing, Shown, Table, missing, table_of
 from mechcore.report.drawing import (

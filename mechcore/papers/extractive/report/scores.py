@@ -12,9 +12,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from mechcore.papers.extractive.experiments.localization import LOCALIZATION, LOCALIZATION_R2
-from mechcore.papers.extractive.experiments.score_maps import SUMS
+from mechcore.papers.extractive.experiments.score_maps import LOCALIZATION, LOCALIZATION_R2, SUMS
 from mechcore.papers.extractive.report.looks import (
+    CLAIMS,
     KINDS,
     LETTERS,
     SCORES,
@@ -24,7 +24,6 @@ from mechcore.papers.extractive.report.looks import (
     sorted_parts,
     tasks_of,
 )
-from mechcore.papers.extractive.report.words import CLAIMS
 from mechcore.papers.extractive.results import SCORES as SCHEMA
 from mechcore.papers.pages import TOP, seed_tables
 from mechcore.report.blocks import Block, Drawing, Paragraph, Shown, missing, table_of

@@ -12,7 +12,7 @@ import torch
 from sklearn.metrics import silhouette_score
 
 from mechcore.errors import InputError
-from mechcore.papers.cognitive.probing.inputs import standardised
+from mechcore.papers.cognitive.probing.activations import standardised
 from mechcore.papers.cognitive.probing.projection import project, silhouette
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError
 from mechcore.papers.cognitive.probing.selectivity import Selectivity, selectivity
 
 # Two variables of correlation 1/2, and a residual w that is orthogonal to them and to 1.
@@ -192,17 +192,6 @@ def test_signs_with_both_interactions_are_collinear() -> None:
     # Graded evidence is not, nor are signs without the interactions.
     selectivity(noise(80, 2), cognitive(80), interactions=pairs, permutations=99)
     selectivity(noise(80, 2), signs, permutations=99)
-
-
-def test_high_variance_inflation_warns() -> None:
-    a, b, c = noise(50, 3).T
-    near = a + 0.2 * b
-    # As defined: by the share of the term that the others explain.
-    others = np.column_stack([np.ones(50), near, c])
-    residual = a - others @ np.linalg.lstsq(others, a, rcond=None)[0]
-    inflation = a.var() / residual.var()
-    with pytest.warns(MechcoreWarning, match=rf"above 10: a {inflation:.1f}, near \d+\.\d;"):
-        selectivity(noise(50, 2), {"a": a, "near": near, "c": c}, permutations=99)
 
 
 @pytest.mark.parametrize(
