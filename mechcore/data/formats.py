@@ -126,7 +126,8 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     with _open_text(path) as file:
         lines = file.readlines()
     rows = [(n, line.rstrip("\r\n").split(separator)) for n, line in enumerate(lines, 1)]
-    if separator == "," or not any(map(_has_open_quote, (cells for _, cells in rows))):
+    plain = separator == "\t" and any(_has_open_quote(cells) for _, cells in rows)
+    if not plain:
         rows = _enclosed_rows(lines, separator)
     blank = " \t\r\n".replace(separator, "")
     rows = [(number, cells) for number, cells in rows if lines[number - 1].strip(blank)]
@@ -140,6 +141,13 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
                 advice = f"{shown(header[0], 40)}: {ONE_COLUMN}"
             has = f"{count(len(cells), 'cell')}, the header {len(header)}"
             raise ValueError(f"line {number} has {has}; {advice}")
+        if plain and len(cells) < len(header) and _has_open_quote(cells):
+            raise ValueError(
+                f"line {number} ends within quotes; save texts with line breaks as .csv, .jsonl or "
+                ".parquet"
+            )
+        if cells == header and len(header) > 1:
+            raise ValueError(f"line {number} repeats the header; expected it once: remove the line")
     padded = [[*cells, *[None] * (len(header) - len(cells))] for _, cells in rows[1:]]
     return pd.DataFrame(padded, columns=header, dtype=object)
 

@@ -124,6 +124,7 @@ BROKEN = [
                 f"line 3 has 4 cells, the header 3; quote cells that contain a {mark}",
             ),
             ("a\rb,c,e\nd,e,f", "the row that begins in line 2: .*no carriage return"),
+            ("a,b,e\npremise,hypothesis,label", "line 3 repeats the header; expected it once"),
         )
     ),
     ("data.jsonl", "[1]", "line 2: found a list; expected an object"),

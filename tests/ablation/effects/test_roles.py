@@ -319,8 +319,8 @@ def test_the_verdict_counts_names_and_measures() -> None:
         "0.0, to 0.4)."
     )
     inside = found[found["role"] == IN_ONLY]
-    assert "1 is needed in domain only (L1.H3); " in verdict(inside[1:])
-    named = "4 are needed in domain only (L1.H3, L1.H3, L0.H2 and 1 more); "
+    assert "; 1 is needed in domain only (L1.H3)" in verdict(inside[1:])
+    named = "4 are needed in domain only (L1.H3, L1.H3, L0.H2 and 1 more)"
     assert named in verdict(pd.concat([inside, inside]))
     none = "none is shown to be harmful out of domain; none is shown to carry"
     assert none in verdict(inside)
