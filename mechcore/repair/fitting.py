@@ -107,8 +107,11 @@ class Fitting:
         self.model, self.examples, self.settings = model, examples, settings
         self._done: dict[str, Fit] = {}
 
-    def fit(self, name: str) -> Fit:
-        """The rung of that name, with all that there is to choose chosen."""
+    def fit(self, name: str, *, by_chance: bool = True) -> Fit:
+        """The rung of that name, with all that there is to choose chosen.
+
+        ``by_chance`` also finds the penalty that folds of examples at random would choose.
+        """
         if name not in self._done:
             kind, examples = RUNGS[name], self.examples
             base = self.fit(kind.after) if kind.after else Fit({}, Choice())
@@ -122,19 +125,19 @@ class Fitting:
             elif isinstance(rung, Remove):
                 self._done[name] = self._removed(rung)
             else:
-                self._done[name] = self._chosen(rung, examples, base)
+                self._done[name] = self._chosen(rung, examples, base, by_chance)
         return self._done[name]
 
-    def _chosen(self, rung: Rung, examples: Examples, base: Fit) -> Fit:
+    def _chosen(self, rung: Rung, examples: Examples, base: Fit, by_chance: bool) -> Fit:
         losses = self._losses(rung, examples, self._folds())
         rate, penalty, steps = best = min(losses, key=lambda key: losses[key])
         fitted = (
             self.trained(rung, examples, rate, penalty, steps)[steps] if steps else rung.start()
         )
         other = float("nan")
-        if rung.on_features and len(rung.penalties) > 1:
-            by_chance = self._losses(rung, examples, self._folds(by_subset=False))
-            other = min(by_chance, key=lambda key: by_chance[key])[1]
+        if by_chance and rung.on_features and len(rung.penalties) > 1:
+            random = self._losses(rung, examples, self._folds(by_subset=False))
+            other = min(random, key=lambda key: random[key])[1]
         before, note = losses[(0.0, 0.0, 0)], rung.note(fitted)
         choice = Choice(rate, penalty, steps, losses[best], before, other, note)
         if not steps:

@@ -228,7 +228,7 @@ class Ladder:
             rows = rng.permutation(np.flatnonzero(outside.subset == i))[: max(1, n // 2)]
             lacking = np.flatnonzero(~np.isin(label, label[rows]))
             rows = np.concatenate([rows, rng.permutation(lacking)[: max(1, n // 2)]])
-            weights = self.fitting(rows).fit("last-layer").weights
+            weights = self.fitting(rows).fit("last-layer", by_chance=False).weights
             change = _right(self.model.classified(states, weights), outside.correct) - right
             unseen = ~np.isin(outside.group, outside.group[rows])
             for j in names:
