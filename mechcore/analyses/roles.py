@@ -190,7 +190,7 @@ def _drawing(rows: pd.DataFrame, measures: Mapping[str, _Measure]) -> report.Dra
         caption += f" {missing} of {len(rows)} are not drawn because their values are missing."
     counts = rows["role"].value_counts()
     legend = [(colours[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
-    titles = (f"{x.title}: {_CHANGE} (points)", f"{y.title}: {_CHANGE} (points)")
+    titles = (f"{x.title}: {_CHANGE} (points)", f"{y.title}:\n{_CHANGE} (points)")
     alt = "Scatter plot of components; their numbers are in the list below."
     figure = report.component_figures.scatter(titles, dots, legend)
     return report.Drawing(figure, "roles", caption, alt, spots=dots)

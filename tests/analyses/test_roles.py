@@ -139,7 +139,7 @@ def test_with_one_label_out_of_domain_accuracy_is_drawn_and_said_to_be_ambiguous
     assert "one label only" in notes[0]
     assert CANNOT_TELL in notes[0]
     ax, dots = drawing_of(section).figure.axes[0], dots_of(section)
-    assert ax.get_ylabel() == "accuracy out of domain: change without it (points)"
+    assert ax.get_ylabel() == "accuracy out of domain:\nchange without it (points)"
     assert all(CANNOT_TELL in dot.words for dot in dots.values())
     changes = run.tables["sweep"].query("split == 'ood' and subset == 'all'").set_index("set")
     # Heads of the core have their own ablation, whose made-up numbers differ.
