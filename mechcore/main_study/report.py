@@ -171,10 +171,10 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
         model += ", trained here"
     if _only_sizes(config):
         return f"Effective size of {model}"
-    only = [*((config.get("settings") or {}).get("only") or ())]
-    if len(only) == 1:
+    settings = config.get("settings") or {}
+    if len(only := [*(settings.get("only") or ())]) == 1:
         return f"{ANALYSES[only[0]].title.rstrip('?')}: {model}"
-    if "ood" in (config.get("data") or {}):
+    if "ood" in (config.get("data") or {}) and (settings.get("analyses") or {}).get("failure"):
         return f"Does {model} fail out of domain, and why?"
     return f"What the answers of {model} depend on"
 

@@ -143,3 +143,19 @@ def test_every_table_has_one_schema() -> None:
     assert names[:2] == ["data", "training"]
     assert len(names) == len(set(names))
     assert {schema.name for kind in (Roles, Flips) for schema in kind.schemas} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "title"),
+    [
+        ({"analyses": {"failure": None}}, ["id", "ood"], "What the answers of m depend on"),
+        ({"analyses": {"failure": {"n_pairs": 6}}}, ["id"], "What the answers of m depend on"),
+        ({"analyses": {"failure": {"n_pairs": 6}}}, ["ood"], "Does m fail out of domain, and why?"),
+        ({"only": ["repair"]}, ["id", "ood"], "What can be repaired: m"),
+        ({"only": ["effective_size"]}, ["id", "ood"], "Effective size of m"),
+    ],
+)
+def test_the_title_names_the_question(
+    settings: dict[str, object], data: list[str], title: str
+) -> None:
+    assert REPORT.title("m", {"settings": settings, "data": dict.fromkeys(data, {})}) == title

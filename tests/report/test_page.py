@@ -121,7 +121,7 @@ def test_the_method_names_what_was_run(rich: Page) -> None:
     facts = ("9f2c41aa70be13d5", "0 <- entailment; 1 <- non-entailment", "label mapping: ood")
     for fact in (*facts, "3.9.0", "0, 1, 2", "lambda learning rate 0.3"):
         assert fact in rich.text
-    assert "Does hub/base, trained here fail out of domain, and why?" in rich.text
+    assert "What the answers of hub/base, trained here depend on" in rich.text
 
 
 def without_ends(table: pd.DataFrame) -> pd.DataFrame:
@@ -199,7 +199,7 @@ def test_effective_sizes_alone_are_a_page_of_their_own(copy_of_rich: Path) -> No
     (copy_of_rich / "config.json").write_text(json.dumps(config | {"target_sparsities": []}))
     text = page_of(copy_of_rich).text
     assert "Effective size of hub/base, trained here" in text
-    assert "fail out of domain, and why" not in text
+    assert "What the answers of" not in text
     assert "Effective size over training" in text
     assert "Not run" not in text
     assert "sparsities 0.5" not in text
@@ -237,7 +237,7 @@ def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path])
     assert tags.count("script") == 8
     assert len(page.attributes("img", "src")) == 10
     assert HOSTILE in page.text
-    assert "Does m/<img src=x> fail out of domain, and why?" in page.text
+    assert "What the answers of m/<img src=x> depend on" in page.text
     assert "NA 500" in page.text
     assert "<b>&.csv" in page.attributes("a", "download")
 
