@@ -117,13 +117,17 @@ def check_in_browser(path: Path, click: str = "") -> None:
     """A browser has nothing to complain of, and on a narrow screen nothing sticks out.
 
     Args:
-        path: of the page.
+        path: of the page, whose sections are opened.
         click: text to click on before.
     """
     with browser() as chromium:
         shown, seen = chromium.new_page(viewport={"width": 500, "height": 900}), Seen()
         seen.watch(shown)
         shown.goto(path.as_uri())
+        unfold = (
+            "document.querySelectorAll('main > section > details').forEach((d) => d.open = true)"
+        )
+        shown.evaluate(unfold)
         if click:
             shown.click(f"text={click}")
         shown.keyboard.press("Escape")

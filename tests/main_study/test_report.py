@@ -158,4 +158,4 @@ def test_every_table_has_one_schema() -> None:
 def test_the_title_names_the_question(
     settings: dict[str, object], data: list[str], title: str
 ) -> None:
-    assert REPORT.title("m", {"settings": settings, "data": dict.fromkeys(data, {})}) == title
+    assert REPORT.title("m", {"settings": settings, "data": {split: {} for split in data}}) == title

@@ -169,12 +169,13 @@ def test_an_edit_of_an_experiment_does_no_other_again(
     own = {
         each: f"mechcore.papers.extractive.experiments.{'recall' if each == 'ocr' else each}"
         for each in EXPERIMENTS
-        if each != "scores"  # of which localization makes use
-    } | {"scores": "mechcore.papers.extractive.experiments.score_maps"}
+    }
+    own |= dict.fromkeys(
+        ("scores", "localization"), "mechcore.papers.extractive.experiments.score_maps"
+    )
     for job in jobs_of(small, Store(done / "store")).values():
         used = set(job.recipe["code"]) & set(own.values())
-        reads = {own["scores"]} if job.step.kind == "localization" else set()
-        assert used == {own[job.step.kind]} | reads, job.name
+        assert used == {own[job.step.kind]}, job.name
 
 
 def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path: Path) -> None:
