@@ -164,8 +164,7 @@ class Knockouts(Ablating, Analysis):
         data = {split: inputs.data[split].part(np.tile(some, self.controls).tolist())}
         for category, part in rows.groupby("category"):
             sets = [ComponentSet.of([head]) for head in part["component"]]
-            scaled, rest = self.renormalise, self.fill
-            fill = other_keys(str(category), renormalise=scaled, otherwise=rest)
+            fill = other_keys(str(category), renormalise=self.renormalise, otherwise=self.fill)
             drawn = self.ablations(replace(inputs, data=data), means, sets, split, fill=fill)
             for row, one in zip(part.index.tolist(), sets, strict=True):
                 whole = plain.changes(one, "margin").mean()

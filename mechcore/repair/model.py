@@ -90,7 +90,7 @@ class RepairableModel:
 
     @torch.no_grad()
     def states(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example d"]:
-        """What the last layer reads, in order; an `InputError` if the logits are not made of it."""
+        """The last layer's inputs, in order; an `InputError` if logits are not made of them."""
         read: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
         rows, index = list[Tensor](), list[Tensor]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -64,9 +65,9 @@ class MainStep(Step):
     def cost(self, job: Job) -> float:
         """See `Step.cost`."""
         data: list[Any] = [job.inputs[split] for split in SPLITS if split in job.inputs]
-        limits = [given.limit or _UNKNOWN for given in data]
-        most = getattr(self, "max_examples", _UNKNOWN)
-        return _FEW + self.per_text * sum(min(limit, most) for limit in limits)
+        most = getattr(self, "max_examples", inf)
+        texts = sum(min(given.limit or _UNKNOWN, most) for given in data)
+        return _FEW + self.per_text * texts
 
 
 def inputs_of(work: Work) -> Inputs:

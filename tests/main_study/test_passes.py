@@ -38,6 +38,9 @@ def test_costs_follow_texts_and_training_steps(
     assert costs["means"] == [20 + 100, 20 + 50]  # of training and of out-of-domain texts
     assert costs["scores"] == [20 + 20]  # at most
     assert costs["swept"] == [20 + 80 * (30 + 50)]
+    many = replace(config, data=replace(config.data, max_ood=5000))
+    swept = [job.step.cost(job) for job in make_plan(many).jobs if job.step.kind == "swept"]
+    assert swept == [20 + 80 * (30 + 5000)]
     # Forward and back is 3 passes; 10 + 2 * 50 steps of 4 examples, for 2 masks and for 1.
     assert costs["prune"] == [3 * 110 * 4 * 2, 3 * 110 * 4]
     assert costs["train"] == [3 * 25 * 4 * 2]

@@ -294,7 +294,7 @@ def test_draws_are_those_of_a_seed_or_a_ranking() -> None:
     assert draws("attribution", (one, 1, first), (one, 2, first)) == [0, 0]
 
 
-# -- Which subnetworks stand out, on accuracies written out
+# -- outlying subnetworks, by accuracies written out
 
 
 def table(
