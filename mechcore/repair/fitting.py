@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -44,6 +45,12 @@ class Examples:
         names = ("correct", "label", "subset", "states")
         parts: dict[str, Any] = {name: getattr(self, name)[index] for name in names}
         return replace(self, data=self.data.part(index), **parts)
+
+    @cached_property
+    def weight(self) -> Float[Tensor, " example"]:
+        """What each example weighs where all labels weigh the same, 1 on average."""
+        counts = np.bincount(self.label)[self.label] * len(np.unique(self.label))
+        return torch.as_tensor(len(self.label) / counts, dtype=torch.float32)
 
     @property
     def kinds(self) -> Bool[Tensor, "label cls"]:
@@ -163,18 +170,26 @@ class Fitting:
             )
             before = float(self._loss_of_head(rung.base, outside))
             losses.setdefault((0.0, 0.0, 0), []).append(before)
+            start = None
             for point in product(rung.rates, rung.penalties):
-                for steps, fitted in self.trained(rung, inside, *point).items():
+                for steps, fitted in self.trained(rung, inside, *point, start=start).items():
                     loss = self._loss_of(rung, fitted, outside)
                     losses.setdefault((*point, steps), []).append(loss)
+                    start = fitted if rung.on_features else None
         return {key: float(np.mean(values)) for key, values in losses.items()}
 
     def trained(
-        self, rung: Rung, examples: Examples, rate: float, penalty: float, last: int | None = None
+        self,
+        rung: Rung,
+        examples: Examples,
+        rate: float,
+        penalty: float,
+        last: int | None = None,
+        start: Fitted | None = None,
     ) -> dict[int, Fitted]:
         """The numbers by how many steps they were trained for."""
         if rung.on_features:
-            return {1: self._solved(rung, examples, penalty)}
+            return {1: self._solved(rung, examples, penalty, start or rung.start())}
         steps = self.settings.steps if last is None else last
         stops = {steps} if last is not None else {steps // 4, steps // 2, steps}
         fitted = {n: v.clone().requires_grad_() for n, v in rung.start().items()}
@@ -199,9 +214,9 @@ class Fitting:
                 snapshots[step] = {n: v.detach().clone() for n, v in fitted.items()}
         return snapshots
 
-    def _solved(self, rung: Rung, examples: Examples, penalty: float) -> Fitted:
+    def _solved(self, rung: Rung, examples: Examples, penalty: float, start: Fitted) -> Fitted:
         """The last layer alone: a smooth problem of few numbers, solved to its end."""
-        fitted = {n: v.clone().requires_grad_() for n, v in rung.start().items()}
+        fitted = {n: v.clone().requires_grad_() for n, v in start.items()}
         optimiser = torch.optim.LBFGS(
             list(fitted.values()), 1, 200, None, 1e-5, 1e-7, line_search_fn="strong_wolfe"
         )
@@ -300,9 +315,7 @@ class Fitting:
 
 
 def _cross_entropy(logits: Tensor, examples: Examples, rows: Any) -> Tensor:
-    label = examples.label
-    counts = np.bincount(label)[label] * len(np.unique(label))
-    weight = torch.as_tensor(len(label) / counts, dtype=logits.dtype)[rows].to(logits.device)
+    weight = examples.weight[rows].to(logits)
     wrong = ~examples.correct[rows].to(logits.device)
     right = logits.log_softmax(-1).masked_fill(wrong, -torch.inf).logsumexp(-1)
     return -(weight * right).mean()
