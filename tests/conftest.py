@@ -142,6 +142,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.once)
         if is_slow(item):
             item.add_marker(pytest.mark.slow)
+        if "hooked" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.hooked)
     reasons = {"hooked": missing_hooked(), "real": missing_real_data()}
     for item in items:
         for marker, reason in reasons.items():

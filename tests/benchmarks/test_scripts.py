@@ -68,7 +68,11 @@ def figures_of(name: str, options: str, folder: Path, monkeypatch: pytest.Monkey
     return json.loads(saved.read_text())
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+HOOKED = {"patching": pytest.mark.hooked}
+"""Those that need HookedTransformer."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=HOOKED.get(n, ())) for n in SCRIPTS])
 def test_a_script_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, holds = SCRIPTS[name]
     for module, constants in SMALLER.items():

@@ -60,7 +60,13 @@ RUN = sorted(
 )
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: f"{page.parent.name}/{page.stem}")
+HOOKED = [
+    pytest.param(page, marks=[pytest.mark.hooked] * ('backend="hooked")\n' in page.read_text()))
+    for page in RUN
+]
+
+
+@pytest.mark.parametrize("page", HOOKED, ids=lambda page: f"{page.parent.name}/{page.stem}")
 def test_a_page_runs_and_prints_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
