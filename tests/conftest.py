@@ -75,6 +75,7 @@ ASKS_FILES = (
 
 SLOW = (
     *("benchmarks", "fuzz", "notebooks", "docs/test_pages.py", "docs/test_site.py"),
+    "docs/test_extend.py",
     *("papers/cognitive/test_study.py", "papers/cognitive/test_command.py"),
     *("papers/cognitive/test_report.py", "papers/cognitive/test_svm.py"),
     *("papers/cognitive/test_decoding.py", "papers/cognitive/probing/test_umap.py"),

@@ -129,6 +129,7 @@ print(answer.headline, answer.table["longer"].tolist(), "lengths" in dir(lab))
 """
 
 
+@pytest.mark.everyday
 def test_the_analysis_is_a_command_a_method_and_a_setting(
     mechcore: Mechcore, installed: Path, tmp_path: Path, told: Path
 ) -> None:
