@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from mechcore.bench.case import Case as Case
     from mechcore.bench.case import Truth as Truth
     from mechcore.bench.cases import trained_case as trained_case
-    from mechcore.bench.faithfulness import Faithfulness as Faithfulness
     from mechcore.bench.faithfulness import cmd as cmd
     from mechcore.bench.faithfulness import cpr as cpr
     from mechcore.bench.faithfulness import faithfulness_of as faithfulness_of

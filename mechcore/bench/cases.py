@@ -56,11 +56,7 @@ def trained_truth(name: str) -> Truth:
 
 
 def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A model that was trained to follow a program, with texts; seed 0 takes the first of the file.
-
-    Raises:
-        InputError: there is no such case.
-    """
+    """A model trained to follow a program, with texts; seed 0 takes the first of the file."""
     folder, truth = case_dir(name), trained_truth(name)
     tokenizer = load_tokenizer(folder)
     data: dict[str, EncodedExamples] = {}

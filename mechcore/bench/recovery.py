@@ -18,7 +18,7 @@ from torch import Tensor
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.joint.predictors import PairRequest, Predictions, mean_interactions
 from mechcore.bench.case import Case
-from mechcore.bench.faithfulness import faithfulness_of
+from mechcore.bench.faithfulness import cmd, cpr, faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS
 from mechcore.bench.population import NOTHING
 from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
@@ -93,7 +93,7 @@ def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
             with counted(model, len(train)) as cost:
                 (subnetwork,) = RANKERS[method](request)
             scores, mask = subnetwork.scores, subnetwork.mask
-        faithful = faithfulness_of(model, scores, case.data["id"], means, batch_size=BATCH_SIZE)
+        curve = faithfulness_of(model, scores, case.data["id"], means, batch_size=BATCH_SIZE)
         rows.append(
             {
                 "case": case.name,
@@ -103,8 +103,8 @@ def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
                 "n": len(shape.components),
                 "auroc": node_auroc(_without_rounding(scores), case.truth, shape),
                 "distance": mask_distance(mask, case.truth),
-                "cpr": faithful.cpr,
-                "cmd": faithful.cmd,
+                "cpr": cpr(curve["share"], curve["faithfulness"]),
+                "cmd": cmd(curve["share"], curve["faithfulness"]),
                 **asdict(cost),
             }
         )

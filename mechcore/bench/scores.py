@@ -33,33 +33,19 @@ def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
 
 
 def node_auroc(scores: Ranking, truth: Truth, shape: ModelShape) -> float:
-    """Probability that a true component is ranked above another one; ties count half.
-
-    Raises:
-        InputError: a score is not finite, or all or none of the components are true.
-        MismatchError: the ranking has the shape of another model.
-    """
+    """Probability that a true component is ranked above another one; ties count half."""
     return _auroc(by_component(scores, shape), truth.components, "component")
 
 
 def pair_auroc(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
-    """Probability that a truly interacting pair has a larger prediction, by size, than another.
-
-    Raises:
-        InputError: see `node_auroc`; or the truth says nothing of interactions.
-    """
+    """Probability that a truly interacting pair has a larger prediction, by size, than another."""
     _check_finite("predicted", predicted)
     sizes = {pair: abs(value) for pair, value in predicted.items()}
     return _auroc(sizes, _interacting(truth), "pair")
 
 
 def sign_accuracy(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
-    """Share of truly interacting pairs whose predicted interaction has the right sign; 0 has none.
-
-    Raises:
-        InputError: a prediction is missing, NaN or infinite, no pair truly interacts, or the truth
-            says nothing of interactions.
-    """
+    """Share of truly interacting pairs whose prediction has the right sign; 0 has none."""
     true = _interacting(truth)
     _check_finite("predicted", predicted)
     _check_scored(predicted, true, "pair")

@@ -257,10 +257,7 @@ _WORD = re.compile(r"\w+")
 
 
 def near_copies(examples: Examples) -> int:
-    """How many examples share a text, or all but one of their distinct words, with another.
-
-    Case, punctuation and a text that more than half of the examples have are ignored.
-    """
+    """How many examples share a rare text, or all but one of their words, with another."""
     first: dict[Hashable, int] = {}
     copies: set[int] = set()
     two = examples.two_segments
