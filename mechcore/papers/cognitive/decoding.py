@@ -68,11 +68,7 @@ SVM = Schema(
 def svm_table(
     model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials, *, shuffles: int = 20
 ) -> pd.DataFrame:
-    """Linear SVM from every head's output (``hook_z``) at the last token: the columns of `SVM`.
-
-    Accuracies are missing where a class has fewer than two trials of different cued numbers for
-    every fold. Trials of the same cued numbers are held out together.
-    """
+    """Linear SVM from heads' outputs at the last token; too few trials have no accuracies."""
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
     outputs = activations_at(model, data, list(hooks))
@@ -123,9 +119,9 @@ def _as_many_wrong(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[balanced(frame["correct"].tolist(), seed=SEED)]
 
 
-def answers_of(model: Any, data: EncodedExamples, *, batch_size: int = 64) -> list[str]:
+def answers_of(model: Any, data: EncodedExamples) -> list[str]:
     """Which of the two answers (`CHOICES`) the model gives to every encoded trial."""
-    right = evaluate(model, data, in_domain=False, batch_size=batch_size).correct
+    right = evaluate(model, data, in_domain=False).correct
     other = {"left": "right", "right": "left"}
     labels = data.examples.frame["label"]
     return [label if hit else other[label] for label, hit in zip(labels, right, strict=True)]

@@ -73,8 +73,9 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     ranks = run.filled("extractive_ranks")
     for data in in_order(table["data"], DATA[-2:]):
         rows = rows_of(table, data=data)
+        chance = {} if ranks is None else rows_of(ranks, data=data).groupby("task")["chance"].mean()
         yield Drawing(
-            freezing_lines(rows, _chances(ranks, data)),
+            freezing_lines(rows, dict(chance)),
             f"freezing-{slug(data)}",
             f"Mean rank of {data} (0 best) by the cut between early and late layers, without the "
             "changes of either group. Thin lines are seeds. If early layers store what the answer "
@@ -88,13 +89,6 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     caption = "Every seed and cut, early or late layers frozen"
     frozen = table[table["frozen"].isin(_GROUPS)]
     yield table_of(frozen, FREEZING, caption, shown, folded=True)
-
-
-def _chances(ranks: pd.DataFrame | None, data: str) -> dict[str, float]:
-    if ranks is None:
-        return {}
-    groups = rows_of(ranks, data=data).groupby("task")
-    return {str(task): rows["chance"].mean() for task, rows in groups}
 
 
 def _freezing_means(table: pd.DataFrame) -> Table:
