@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import trapezoid
 
 from mechcore.ablation import ComponentSet, ablate
-from mechcore.bench.scores import Ranking, by_component
+from mechcore.bench.case import Ranking, by_component
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.joint.predictors import PairRequest, Predictions, mean_interactions
-from mechcore.bench.case import Case
+from mechcore.bench.case import Case, mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.bench.faithfulness import cmd, cpr, faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS
 from mechcore.bench.population import NOTHING
-from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import ModelShape
 from mechcore.evaluation.cost import Cost, counted
 from mechcore.evaluation.intervals import mean_intervals

@@ -247,11 +247,9 @@ def _groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
     ]
 
 
-_LEAST_COPIES = 0.05
-"""Minimum share of near-copies for a warning."""
+_LEAST_COPIES = 0.05  # minimum share of near-copies for a warning
 
-_SHORTEST = 5
-"""Minimum number of distinct words; shorter texts are alike by chance."""
+_SHORTEST = 5  # minimum number of distinct words; shorter texts are alike by chance
 
 _WORD = re.compile(r"\w+")
 

@@ -18,11 +18,9 @@ from mechcore.wording import count
 if TYPE_CHECKING:
     import pandas as pd
 
-_ENCLOSED = re.compile(r'"(?:[^"]|"")*"')
-"""A cell in quotes."""
+_ENCLOSED = re.compile(r'"(?:[^"]|"")*"')  # A cell in quotes
 
-_LARGEST_CELL = 2**31 - 1
-"""Maximum characters in a cell; the default of csv readers is much lower."""
+_LARGEST_CELL = 2**31 - 1  # maximum characters in a cell; the default of csv readers is much lower
 
 _KINDS: Mapping[str, str] = {
     **{kind: kind for kind in (".csv", ".tsv", ".jsonl", ".parquet")},
@@ -184,8 +182,7 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
 If another match differs, there is a warning."""
 
 _WHOLE = re.compile(r"([+-]?\d+)\.0*")
-_WORDS_OF_TEXT = 4
-"""Minimum mean number of words per cell in a column of texts."""
+_WORDS_OF_TEXT = 4  # minimum mean number of words per cell in a column of texts
 
 
 def check_roles(mapped: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ from mechcore.papers.cognitive.probing import (
     hook_resid_post,
 )
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.text import CHOICES, MODALITIES
+from mechcore.papers.cognitive.text import CHOICES, MODALITIES, VARIABLES
 from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
 from mechcore.tables import LAYER, PART, SUBSET, Column, Schema, estimate
 
@@ -152,9 +152,6 @@ CHECK = Schema(
         Column("holds", "flag", header="check", names={"yes": "holds", "no": "fails"}),
     ),
 )
-
-VARIABLES = ("context", "motion", "color", "choice")
-"""What is decoded from states: the context, both sides, and the right answer."""
 
 CHECK_ALPHA = 0.05
 """Level at which a row counts as above chance in ``cognitive_check``."""

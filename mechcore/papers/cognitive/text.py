@@ -31,6 +31,7 @@ Draw: TypeAlias = Callable[[int, int], tuple[int, ...]]
 
 MODALITIES: tuple[Modality, Modality] = ("motion", "color")
 CHOICES = ("left", "right")
+VARIABLES = ("context", *MODALITIES, "choice")
 SIDES = {"left": -1, "right": 1}
 PROMPT = "{a}"
 ANSWERS = {"left": " left", "right": " right"}

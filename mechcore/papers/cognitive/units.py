@@ -21,12 +21,12 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.models.protocol import longest_input
-from mechcore.papers.cognitive.decoding import VARIABLES, answers_of
+from mechcore.papers.cognitive.decoding import answers_of
 from mechcore.papers.cognitive.probing import activations_at, hook_resid_post
 from mechcore.papers.cognitive.probing.activations import coded, matrix_of, standardised
 from mechcore.papers.cognitive.probing.selectivity import selectivity
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.text import MODALITIES
+from mechcore.papers.cognitive.text import MODALITIES, VARIABLES
 from mechcore.papers.cognitive.trials import Trials, encode_trials
 from mechcore.tables import Column, Schema
 

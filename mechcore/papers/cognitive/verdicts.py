@@ -13,6 +13,7 @@ import pandas as pd
 
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Interval
+from mechcore.papers.cognitive.text import VARIABLES
 from mechcore.papers.cognitive.verdicts_on_heads import (
     BASE,
     FINE_TUNED,
@@ -46,7 +47,6 @@ from mechcore.papers.evidence import (
 )
 from mechcore.wording import count, number
 
-VARIABLES = ("context", "motion", "color", "choice")
 GROUPINGS = ("context", "choice")
 NO_INTERVAL = "With one seed these differences have no interval."
 

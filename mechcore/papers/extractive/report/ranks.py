@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.freezing import FREEZING
 from mechcore.papers.extractive.experiments.grafting import GRAFTING
 from mechcore.papers.extractive.experiments.recall import GRID, RANKS
@@ -24,7 +25,6 @@ from mechcore.papers.extractive.report.looks import (
     ORDERS,
     OTHER_IMPLICATIONS,
     STATES,
-    TASKS,
     TEST_IMPLICATIONS,
     WAYS,
     basis,
@@ -61,8 +61,7 @@ _GROUPS = {"early": (VERMILION, "o"), "late": (BLUE, "s")}
 _FROZEN = {group: f"{group} frozen" for group in ("early", "late", "none", "all")}
 _REFERENCES = {"none": ("nothing frozen", "-"), "all": ("everything frozen", ":")}
 _PANELS = [*TASKS, *(replay_name(replay) for replay in (True, False))]
-_ACROSS = 3
-"""Panels that still fit beside each other."""
+_ACROSS = 3  # panels that still fit beside each other
 
 
 @CLAIMS.section(
@@ -73,9 +72,11 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     ranks = run.filled("extractive_ranks")
     for data in in_order(table["data"], DATA[-2:]):
         rows = rows_of(table, data=data)
-        chance = {} if ranks is None else rows_of(ranks, data=data).groupby("task")["chance"].mean()
+        chance: dict[str, float] = {}
+        if ranks is not None:
+            chance = rows_of(ranks, data=data).groupby("task")["chance"].mean().to_dict()
         yield Drawing(
-            freezing_lines(rows, dict(chance)),
+            freezing_lines(rows, chance),
             f"freezing-{slug(data)}",
             f"Mean rank of {data} (0 best) by the cut between early and late layers, without the "
             "changes of either group. Thin lines are seeds. If early layers store what the answer "
