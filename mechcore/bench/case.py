@@ -44,10 +44,6 @@ class Case(Shown):
     data: Mapping[str, EncodedExamples]
     truth: Truth
 
-    def _summary(self) -> str:
-        n_all = len(ModelShape.of(self.model).components)
-        return f"{self.name}, {len(self.truth.components)} of {n_all} components true"
-
 
 Ranking: TypeAlias = Tensor | np.ndarray
 """Scores of components, largest first: [layer, component] as in a mask."""

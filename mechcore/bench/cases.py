@@ -1,7 +1,4 @@
-"""All cases of known truth: planted ones, and models that were trained to follow a program.
-
-Folders of the latter have a checkpoint, its texts, what is true, and ``measured.json``.
-"""
+"""All cases of known truth: planted ones, and models that were trained to follow a program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How well methods recover what is true of models, and what that costs them.
-
-Every method gets the same model, texts and means; docs/results/known-truth.md has the figures.
-"""
+"""How well methods recover what is true of models, see docs/results/known-truth.md."""
 
 from __future__ import annotations
 

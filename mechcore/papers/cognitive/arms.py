@@ -175,9 +175,7 @@ def accuracies_with_intervals(answers: pd.DataFrame) -> dict[str, float]:
         "accuracy": whole.mean,
         "low": whole.low,
         "high": whole.high,
-        "incongruent": hard.mean,
-        "incongruent_low": hard.low,
-        "incongruent_high": hard.high,
+        **hard.columns("incongruent"),
         "congruent": float(right[congruent].mean()),
         "unrestricted": float(answers["unrestricted"].mean()),
     }

@@ -1,7 +1,4 @@
-"""What one model's states, and single heads, say about the cognitive task.
-
-See docs/concepts/cognitive-task.md for balanced subsets, the floor and what is held out together.
-"""
+"""What one model's states, and single heads, say; see docs/concepts/cognitive-task.md."""
 
 from __future__ import annotations
 

@@ -141,11 +141,7 @@ def selectivity_tables(
     permutations: int = 1000,
     alpha: float = 0.01,
 ) -> dict[str, pd.DataFrame]:
-    """For how many of context, motion, color and choice (the right answer) units are selective.
-
-    The strength of the evidence is a term of its own, or units that follow it would be called
-    selective for the choice; it is not counted.
-    """
+    """For how many of `VARIABLES` units are selective; strengths are terms that do not count."""
     result = selectivity(
         states,
         regressors(trials),
@@ -165,10 +161,7 @@ def selectivity_tables(
 
 
 def regressors(trials: Trials) -> pd.DataFrame:
-    """What units are regressed on, one row per trial: `VARIABLES` as +1 and -1, and strengths.
-
-    A strength (``"motion strength"``) is the evidence less the mean of its side, where it varies.
-    """
+    """By trial: `VARIABLES` as +1 and -1, and strengths, the evidence less the mean of its side."""
     codes = trials.codes
     columns = codes[list(VARIABLES)].astype(float)
     for modality in MODALITIES:

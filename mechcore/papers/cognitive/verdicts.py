@@ -1,7 +1,4 @@
-"""Verdicts on the seven claims of arXiv 2406.18926, see docs/concepts/cognitive-task.md.
-
-Claims 2, 3 and 6 are judged in `mechcore.papers.cognitive.verdicts_on_heads`.
-"""
+"""Verdicts on the claims of arXiv 2406.18926, with those of `verdicts_on_heads`."""
 
 from __future__ import annotations
 

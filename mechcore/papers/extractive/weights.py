@@ -1,7 +1,4 @@
-"""The matrices of a decoder's layers, their exact changes, and fine-tuning them on facts.
-
-Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate.
-"""
+"""The matrices of a decoder's layers, their exact changes, and fine-tuning them on facts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What activations say about variables: linear decoding, selectivity of units.
-
-The selectivity of units is in the module ``selectivity``, whose function has its name.
-"""
+"""What activations say about variables: linear decoding, selectivity of units."""
 
 from typing import TYPE_CHECKING
 

@@ -112,11 +112,7 @@ class Fold:
     def _fitted(
         self, targets: Float[np.ndarray, "example labelling output"]
     ) -> Float[np.ndarray, "axis output"]:
-        """Weights at the optimum, as nearly as `TOLERANCE` says.
-
-        Half the squared gradient bounds what the loss exceeds its minimum by, as the penalty is
-        strongly convex; the intercept, where it has none, is taken at its largest curvature.
-        """
+        """Weights at the optimum; half the squared gradient bounds what the loss exceeds it by."""
         shape = (len(self.penalty), *targets.shape[1:])
         strength = np.where(self.penalty > 0, self.penalty, 1)
         excess = np.full(shape[1], np.inf)

@@ -1,7 +1,6 @@
 """Which task variables every single unit follows, by regression with a permutation null.
 
-After Mante et al. 2013 (Nature 503, Supplementary Information) and Rigotti et al. 2013
-(Nature 497).
+After Mante et al. 2013 (Nature 503, Supplement) and Rigotti et al. 2013 (Nature 497).
 """
 
 from __future__ import annotations
