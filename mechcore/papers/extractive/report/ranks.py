@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -72,7 +73,7 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     ranks = run.filled("extractive_ranks")
     for data in in_order(table["data"], DATA[-2:]):
         rows = rows_of(table, data=data)
-        chance: dict[str, float] = {}
+        chance: Mapping[Any, float] = {}
         if ranks is not None:
             chance = rows_of(ranks, data=data).groupby("task")["chance"].mean().to_dict()
         yield Drawing(
