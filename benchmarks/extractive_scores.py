@@ -46,8 +46,8 @@ STEP = 1e-3
 
 def points(n: int, vocabulary: int) -> EncodedFacts:
     """The first implications of the first-hop task, with words spread over the vocabulary."""
-    facts = city_tasks(0)[0].implications.first(n)
-    return encode_facts(facts, words_of(facts, vocabulary))
+    facts = city_tasks(0)[0].implications
+    return encode_facts(facts, words_of(facts, vocabulary)).first(n)
 
 
 def words_of(facts: Facts, vocabulary: int) -> PreTrainedTokenizerFast:

@@ -1,14 +1,20 @@
-"""Cases of known truth: a model, its data, and what is true of it."""
+"""Cases of known truth, and how well rankings, masks and interactions recover it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 from mechcore.ablation.cuts import ComponentSet
-from mechcore.components import Component, ModelShape
+from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError, MismatchError
 from mechcore.showing import Shown
 
 
@@ -38,6 +44,80 @@ class Case(Shown):
     data: Mapping[str, EncodedExamples]
     truth: Truth
 
-    def _summary(self) -> str:
-        n_all = len(ModelShape.of(self.model).components)
-        return f"{self.name}, {len(self.truth.components)} of {n_all} components true"
+
+Ranking: TypeAlias = Tensor | np.ndarray
+"""Scores of components, largest first: [layer, component] as in a mask."""
+
+
+def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
+    """The score of every component, which is checked to be finite and of the model's shape."""
+    array = scores.detach().cpu().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
+    if array.shape != (shape.n_layers, shape.columns):
+        raise MismatchError(
+            f"ranking: found the shape {array.shape}; the model has {shape}, expected "
+            f"({shape.n_layers}, {shape.columns})"
+        )
+    by_name = dict(zip(shape.components, array.astype(float).ravel().tolist(), strict=True))
+    _check_finite("ranking", by_name)
+    return by_name
+
+
+def node_auroc(scores: Ranking, truth: Truth, shape: ModelShape) -> float:
+    """Probability that a true component is ranked above another one; ties count half."""
+    return _auroc(by_component(scores, shape), truth.components, "component")
+
+
+def pair_auroc(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
+    """Probability that a truly interacting pair has a larger prediction, by size, than another."""
+    _check_finite("predicted", predicted)
+    sizes = {pair: abs(value) for pair, value in predicted.items()}
+    return _auroc(sizes, _interacting(truth), "pair")
+
+
+def sign_accuracy(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
+    """Share of truly interacting pairs whose prediction has the right sign; 0 has none."""
+    true = _interacting(truth)
+    _check_finite("predicted", predicted)
+    _check_scored(predicted, true, "pair")
+    if not true:
+        raise InputError("sign accuracy: no pair truly interacts; expected at least one")
+    right = [np.sign(predicted[pair]) == np.sign(size) for pair, size in true.items()]
+    return float(np.mean(right))
+
+
+def mask_distance(mask: Mask, truth: Truth) -> int:
+    """Components to drop from what a mask keeps, and to add, until they are the true ones."""
+    for component in truth.components:
+        mask.shape.index(component)
+    return len(set(mask.kept) ^ truth.components)
+
+
+def _interacting(truth: Truth) -> dict[ComponentSet, float]:
+    if truth.interactions is None:
+        raise InputError("truth: its interactions are unknown; expected a case that knows them")
+    return {pair: size for pair, size in truth.interactions.items() if size != 0}
+
+
+def _check_finite(what: str, numbers: Mapping[Any, float]) -> None:
+    for key, value in numbers.items():
+        if not math.isfinite(value):
+            raise InputError(f"{what}: found {value} for {key}; expected a finite number")
+
+
+def _check_scored(scores: Collection[Any], true: Collection[Any], what: str) -> None:
+    if missing := sorted(str(key) for key in true if key not in scores):
+        raise InputError(
+            f"scores: the true {what} {missing[0]} has none; expected a score of every true "
+            f"{what}: pass 0 where nothing is predicted"
+        )
+
+
+def _auroc(scores: Mapping[Any, float], true: Collection[Any], what: str) -> float:
+    _check_scored(scores, true, what)
+    flags = [key in true for key in scores]
+    if not 0 < sum(flags) < len(flags):
+        raise InputError(
+            f"AUROC: {sum(flags)} of {len(flags)} are a true {what}; expected some that are and "
+            "some that are not"
+        )
+    return float(roc_auc_score(flags, list(scores.values())))

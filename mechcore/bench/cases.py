@@ -1,7 +1,4 @@
-"""All cases of known truth: planted ones, and models that were trained to follow a program.
-
-Folders of the latter have a checkpoint, its texts, what is true, and ``measured.json``.
-"""
+"""All cases of known truth: planted ones, and models that were trained to follow a program."""
 
 from __future__ import annotations
 
@@ -56,11 +53,7 @@ def trained_truth(name: str) -> Truth:
 
 
 def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A model that was trained to follow a program, with texts; seed 0 takes the first of the file.
-
-    Raises:
-        InputError: there is no such case.
-    """
+    """A model trained to follow a program, with texts; seed 0 takes the first of the file."""
     folder, truth = case_dir(name), trained_truth(name)
     tokenizer = load_tokenizer(folder)
     data: dict[str, EncodedExamples] = {}

@@ -1,7 +1,4 @@
-"""Circuits that planted transformers run, and what they answer with parts of them ablated.
-
-Computed with arrays and no network, so that the change of every ablated set is known.
-"""
+"""Circuits that planted transformers run, and their exact answers with parts of them ablated."""
 
 from __future__ import annotations
 

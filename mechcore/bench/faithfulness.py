@@ -5,8 +5,6 @@ Areas are those of the Mechanistic Interpretability Benchmark (MIB, arXiv 2504.1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,38 +13,20 @@ from numpy.typing import ArrayLike
 from scipy.integrate import trapezoid
 
 from mechcore.ablation import ComponentSet, ablate
-from mechcore.bench.scores import Ranking, by_component
+from mechcore.bench.case import Ranking, by_component
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.showing import Shown
 
 
-def cpr(shares: Sequence[float], f: ArrayLike) -> float:
+def cpr(shares: ArrayLike, f: ArrayLike) -> float:
     """Area under the faithfulness of circuits over their rising shares (MIB's CPR)."""
     return float(trapezoid(np.asarray(f, dtype=float), shares))
 
 
-def cmd(shares: Sequence[float], f: ArrayLike) -> float:
+def cmd(shares: ArrayLike, f: ArrayLike) -> float:
     """Area between the faithfulness of circuits and 1, over their sizes (MIB's CMD); see `cpr`."""
     return cpr(shares, np.abs(1 - np.asarray(f, dtype=float)))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Faithfulness(Shown):
-    """How faithful the circuits of a ranking are, with `cpr` and `cmd`.
-
-    ``curve`` has share (of all components), kept, value (mean margin, nats) and faithfulness.
-    """
-
-    curve: pd.DataFrame
-    cpr: float
-    cmd: float
-
-    def _summary(self) -> str:
-        ablated, *_, full = self.curve["value"]
-        ends = f"{full:.3f} in full, {ablated:.3f} ablated"
-        return f"CPR={self.cpr:.3f}, CMD={self.cmd:.3f}, {len(self.curve)} sizes, {ends}"
 
 
 def faithfulness_of(
@@ -55,10 +35,11 @@ def faithfulness_of(
     data: Any,
     means: MeanActivations | None = None,
     **options: Any,
-) -> Faithfulness:
+) -> pd.DataFrame:
     """Keep the first components of a ranking, from none to all of them, and ablate all others.
 
-    Data, means and options are those of `mechcore.ablate`.
+    Data, means and options are those of `mechcore.ablate`. Columns are share (of all components),
+    kept, value (mean margin, nats) and faithfulness.
 
     Raises:
         InputError: a score is not finite, or the margin of the full and of the ablated model are
@@ -78,7 +59,7 @@ def faithfulness_of(
         )
     shares, f = kept / len(order), (values - values[0]) / gap  # (m(C) - m(ablated)) / (...)
     columns = {"share": shares, "kept": kept, "value": values, "faithfulness": f}
-    return Faithfulness(pd.DataFrame(columns), cpr(shares.tolist(), f), cmd(shares.tolist(), f))
+    return pd.DataFrame(columns)
 
 
 def ranked(scores: Ranking, shape: ModelShape) -> list[Component]:

@@ -24,7 +24,6 @@ LONGEST = 32
 """Tokens of a text, more than any has."""
 SIZES = {"train": 400, "id": 400, "ood": 400}
 """Texts of each split."""
-_DOMAINS: Mapping[str, Domain] = {"train": "id", "id": "id", "ood": "ood"}
 _FAITHFUL = 0.02
 """Accuracy in domain that a subnetwork may lose and still answer as the whole model does."""
 _NEEDED = 0.05  # accuracy that is lost where a component is needed
@@ -88,7 +87,7 @@ class Planted:
         plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
         for i, split in enumerate(["train", *self.domains]):
-            domain = _DOMAINS[split]
+            domain: Domain = "ood" if split == "ood" else "id"
             values, labels = self.population.draw(SIZES[split], domain, seed * len(SIZES) + i)
             fillers = np.random.default_rng([seed, i]).integers(0, 3, len(values))
             texts = as_texts(split, values, labels, fillers)

@@ -1,7 +1,4 @@
-"""Texts of planted transformers: what their slots say of the label, and what is true of all texts.
-
-The population is small enough to be listed, so that the truth is exact, see `Oracle`.
-"""
+"""Texts of planted transformers: what their slots say of the label, and what is true of all."""
 
 from __future__ import annotations
 

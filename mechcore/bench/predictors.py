@@ -32,10 +32,7 @@ _FOLDS = 5
 
 
 def hessian(request: PairRequest) -> Predictions:
-    """From the mixed second derivatives at the full model.
-
-    The interaction is the integral of that derivative over the unit square of the two mask values.
-    """
+    """From the mixed second derivatives at the full model, as if constant over mask values."""
     return _along(request, torch.ones(1), torch.ones(1))
 
 
@@ -86,11 +83,7 @@ def _derivatives(
 
 
 def proxy(request: PairRequest) -> Predictions:
-    """From a lasso on the interactions of `N_SETS` random sets of 2 to `LARGEST` components.
-
-    Raises:
-        InputError: there are too few different sets for cross-validation.
-    """
+    """From a lasso on the interactions of `N_SETS` random sets of 2 to `LARGEST` components."""
     components, rng = list(request.components), np.random.default_rng(request.seed)
     sizes = rng.integers(2, min(LARGEST, len(components)), N_SETS, endpoint=True)
     drawn = [rng.choice(len(components), size, replace=False) for size in sizes]

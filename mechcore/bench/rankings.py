@@ -88,10 +88,6 @@ def integrated_scores(
 
     Integrated gradients (arXiv 1703.01365): minus the derivative of KL(full model || masked model),
     averaged over ``n_points`` midpoints of the path on which all mask values rise from 0 to 1.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: there are no examples, or a language model's have no answers.
     """
     shape = ModelShape.of(model)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
@@ -115,9 +111,6 @@ def eap_ig_scores(
 
     `integrated_scores` from an example of another label that is drawn for each (Hanna et al. 2024,
     arXiv 2403.17806, their variant on activations, for components in place of edges).
-
-    Raises:
-        InputError: see `integrated_scores`; or there are no examples of another label.
     """
     data = as_encoded(model, data, split="train")
     fill = Counterfactual.of(paired(data, seed))
@@ -156,9 +149,6 @@ def optimal_constants(
     Optimal ablation (Li and Janson 2024, arXiv 2409.09951). The constants start from the means and
     are trained all at once by Adam, whose rate, in units of the root mean square of the means,
     falls linearly to 0. A component keeps its mean where that is the better on all examples.
-
-    Raises:
-        MismatchError: the means are another model's.
     """
     teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
     before = _losses(teacher, shape, means, "optimal: means")

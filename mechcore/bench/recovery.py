@@ -1,7 +1,4 @@
-"""How well methods recover what is true of models, and what that costs them.
-
-Every method gets the same model, texts and means; docs/results/known-truth.md has the figures.
-"""
+"""How well methods recover what is true of models, see docs/results/known-truth.md."""
 
 from __future__ import annotations
 
@@ -17,11 +14,10 @@ from torch import Tensor
 
 from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.joint.predictors import PairRequest, Predictions, mean_interactions
-from mechcore.bench.case import Case
-from mechcore.bench.faithfulness import faithfulness_of
+from mechcore.bench.case import Case, mask_distance, node_auroc, pair_auroc, sign_accuracy
+from mechcore.bench.faithfulness import cmd, cpr, faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS
 from mechcore.bench.population import NOTHING
-from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import ModelShape
 from mechcore.evaluation.cost import Cost, counted
 from mechcore.evaluation.intervals import mean_intervals
@@ -93,7 +89,7 @@ def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
             with counted(model, len(train)) as cost:
                 (subnetwork,) = RANKERS[method](request)
             scores, mask = subnetwork.scores, subnetwork.mask
-        faithful = faithfulness_of(model, scores, case.data["id"], means, batch_size=BATCH_SIZE)
+        curve = faithfulness_of(model, scores, case.data["id"], means, batch_size=BATCH_SIZE)
         rows.append(
             {
                 "case": case.name,
@@ -103,8 +99,8 @@ def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
                 "n": len(shape.components),
                 "auroc": node_auroc(_without_rounding(scores), case.truth, shape),
                 "distance": mask_distance(mask, case.truth),
-                "cpr": faithful.cpr,
-                "cmd": faithful.cmd,
+                "cpr": cpr(curve["share"], curve["faithfulness"]),
+                "cmd": cmd(curve["share"], curve["faithfulness"]),
                 **asdict(cost),
             }
         )

@@ -283,11 +283,11 @@ def _words(
     vocabulary: dict[str, int] = {}
     rows = [*zip(encoded.encodings, places, texts, strict=True)]
     words = [whole_words(*row, tokenizer, vocabulary) for row in rows]
+    numbers, spans = map(list, zip(*words, strict=True))
     separators = [
         [int(place == SPECIAL and i in ends) for i, place in zip(row.ids, at, strict=True)]
         for row, at, _ in rows
     ]
-    numbers, spans = [row.numbers for row in words], [row.spans for row in words]
     return {"segments": places, "words": numbers, "separators": separators, "spans": spans}
 
 

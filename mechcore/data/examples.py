@@ -247,20 +247,15 @@ def _groups(frame: pd.DataFrame) -> list[tuple[str, ...]]:
     ]
 
 
-_LEAST_COPIES = 0.05
-"""Minimum share of near-copies for a warning."""
+_LEAST_COPIES = 0.05  # minimum share of near-copies for a warning
 
-_SHORTEST = 5
-"""Minimum number of distinct words; shorter texts are alike by chance."""
+_SHORTEST = 5  # minimum number of distinct words; shorter texts are alike by chance
 
 _WORD = re.compile(r"\w+")
 
 
 def near_copies(examples: Examples) -> int:
-    """How many examples share a text, or all but one of their distinct words, with another.
-
-    Case, punctuation and a text that more than half of the examples have are ignored.
-    """
+    """How many examples share a rare text, or all but one of their words, with another."""
     first: dict[Hashable, int] = {}
     copies: set[int] = set()
     two = examples.two_segments

@@ -18,11 +18,9 @@ from mechcore.wording import count
 if TYPE_CHECKING:
     import pandas as pd
 
-_ENCLOSED = re.compile(r'"(?:[^"]|"")*"')
-"""A cell in quotes."""
+_ENCLOSED = re.compile(r'"(?:[^"]|"")*"')  # A cell in quotes
 
-_LARGEST_CELL = 2**31 - 1
-"""Maximum characters in a cell; the default of csv readers is much lower."""
+_LARGEST_CELL = 2**31 - 1  # maximum characters in a cell; the default of csv readers is much lower
 
 _KINDS: Mapping[str, str] = {
     **{kind: kind for kind in (".csv", ".tsv", ".jsonl", ".parquet")},
@@ -72,10 +70,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def label_names_in(path: Path) -> dict[str, list[str]]:
-    """Names of labels, in the order of their numbers, that ``datasets`` stores in a Parquet file.
-
-    Columns whose names are themselves numbers have none, nor do other files.
-    """
+    """Names of labels by number that ``datasets`` stores in a Parquet file, if they are words."""
     import pyarrow.parquet
 
     if kind_of_file(path) != ".parquet":
@@ -117,10 +112,7 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
-    """Quotes of a tab-separated file enclose cells if they do so in all, as pandas writes them.
-
-    Else they are plain characters, as in the official files of GLUE and MultiNLI.
-    """
+    """Quotes of tab-separated cells enclose them only if all do; in GLUE's files they are text."""
     import pandas as pd
 
     with _open_text(path) as file:
@@ -158,10 +150,7 @@ def _has_open_quote(cells: Sequence[str]) -> bool:
 
 
 def _enclosed_rows(lines: Sequence[str], separator: str) -> list[tuple[int, list[str]]]:
-    """Rows whose cells may be in quotes, with the numbers of the lines in which they begin.
-
-    pandas silently reads a quote that does not end its cell, and may merge two rows.
-    """
+    """Rows whose cells may be in quotes, with their first line; pandas may silently merge rows."""
     limit = csv.field_size_limit(_LARGEST_CELL)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     rows: list[tuple[int, list[str]]] = []
@@ -193,8 +182,7 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
 If another match differs, there is a warning."""
 
 _WHOLE = re.compile(r"([+-]?\d+)\.0*")
-_WORDS_OF_TEXT = 4
-"""Minimum mean number of words per cell in a column of texts."""
+_WORDS_OF_TEXT = 4  # minimum mean number of words per cell in a column of texts
 
 
 def check_roles(mapped: Mapping[str, str]) -> None:
@@ -209,10 +197,7 @@ def check_roles(mapped: Mapping[str, str]) -> None:
 def choose_columns(
     path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
 ) -> dict[str, str]:
-    """The column of each role that the table has; see `KNOWN_COLUMNS` and ``mapped``.
-
-    The column of clusters may also have another role. Raises `InputError` for a missing column.
-    """
+    """The column of each role, see `KNOWN_COLUMNS`; that of clusters may have another role too."""
     names = list(table.columns)
     check_roles(mapped)
     if not names:

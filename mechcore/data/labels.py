@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _GENERIC = re.compile(r"label_?\d+|[-+]?\d+(?:\.\d+)?", re.IGNORECASE)
 _NEGATION = re.compile(r"(?:non|not)\s+(.+)")
 
-_MOST_LABELS = 5
-"""Number of labels that a message lists."""
+_MOST_LABELS = 5  # number of labels that a message lists
 
 
 @dataclass(frozen=True)

@@ -109,13 +109,7 @@ def with_label_names(
     names: Mapping[str, Any],
     label_map: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """The table with label names instead of numbers; `UNDECIDED` for -1 and none.
-
-    Numbers that ``label_map`` maps stay, as do columns without numbers. ``names`` are by column.
-
-    Raises:
-        InputError: a number has no name.
-    """
+    """The table with label ``names``, by column, for numbers without one in ``label_map``."""
     import pandas as pd
 
     mapped = {label_key(str(label)): meaning for label, meaning in (label_map or {}).items()}

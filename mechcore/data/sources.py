@@ -28,7 +28,8 @@ from mechcore.yaml_file import located_folder, located_path
 if TYPE_CHECKING:
     import pandas as pd
 
-DICT_FILE, STATE_FILE = "dataset_dict.json", "state.json"
+DICT_FILE = "dataset_dict.json"
+SAVED = (DICT_FILE, "state.json")
 """Files in a folder saved by ``datasets``: with several splits, and with a single one."""
 
 _LARGEST_SEED = 2**32 - 1

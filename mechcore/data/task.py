@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from mechcore.data.examples import ALL
 from mechcore.data.labels import normal_name
-from mechcore.data.sources import DICT_FILE, STATE_FILE, Source, read_sources
+from mechcore.data.sources import DICT_FILE, SAVED, Source, read_sources
 from mechcore.errors import InputError, shown, warn
 from mechcore.registry import Registry
 from mechcore.yaml_file import YAML, read_plain, validated
@@ -161,11 +161,7 @@ _HEURISTICS = ("lexical_overlap_", "subsequence_", "constituent_")
 
 
 class Official(NamedTuple):
-    """An official data set: its content, origin and files.
-
-    ``names`` are patterns in the folder or one below it, best first; the last is that of a folder
-    saved by ``datasets``.
-    """
+    """An official data set: its content, origin and patterns of files, best first."""
 
     what: str
     project: str
@@ -180,7 +176,7 @@ class Official(NamedTuple):
         """The best matching file or saved folder; None without one, an error for two."""
         for name in self.names.split():
             paths = sorted({*folder.glob(name), *folder.glob(f"*/{name}")})
-            paths = [path for path in paths if path.is_file() or _is_saved(path)]
+            paths = [p for p in paths if p.is_file() or any((p / name).is_file() for name in SAVED)]
             if len(paths) > 1:
                 raise InputError(
                     f"{folder}: {paths[0].relative_to(folder)} and {paths[1].relative_to(folder)} "
@@ -189,10 +185,6 @@ class Official(NamedTuple):
             if paths:
                 return paths[0]
         return None
-
-
-def _is_saved(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (DICT_FILE, STATE_FILE))
 
 
 def _mnli(what: str, part: str, own: str) -> Official:

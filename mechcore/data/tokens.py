@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import transformers
 from tokenizers import Tokenizer
@@ -23,27 +23,17 @@ SPECIAL = -1
 """Segment and word id of special tokens, of prompt text around the segments, and of padding."""
 
 
-class Words(NamedTuple):
-    """Words of one example: ``numbers`` equal for tokens of equal words, `SPECIAL` for others.
-
-    ``spans`` are equal for tokens of one occurrence of a word or mark, rising; `SPECIAL` elsewhere.
-    """
-
-    numbers: list[int]
-    spans: list[int]
-
-
 def whole_words(
     encoding: Any,
     places: Sequence[int],
     texts: tuple[str, str],
     tokenizer: PreTrainedTokenizerBase,
     vocabulary: dict[str, int],
-) -> Words:
-    """Number every token by its whole word in ``vocabulary``; punctuation is not a word.
+) -> tuple[list[int], list[int]]:
+    """Numbers of every token's word in ``vocabulary``, and of its occurrence; else `SPECIAL`.
 
-    ``places`` are the segments of tokens, `SPECIAL` outside of all. In SentencePiece tokenizers a
-    word may extend from space to space, so words also end at white space and at punctuation.
+    ``places`` are the segments of tokens. Words also end at white space and at punctuation, which
+    are no words but occur, since SentencePiece words may extend from space to space.
     """
     spans: list[list[int]] = []  # segment, start and end of every word
     owners: list[int | None] = []
@@ -71,10 +61,8 @@ def whole_words(
             numbers.append(vocabulary.setdefault(_name(written, tokenizer), len(vocabulary)))
         else:
             numbers.append(SPECIAL)
-    return Words(
-        [SPECIAL if owner is None else numbers[owner] for owner in owners],
-        [SPECIAL if owner is None else owner for owner in owners],
-    )
+    occurrences = [SPECIAL if owner is None else owner for owner in owners]
+    return [*map([*numbers, SPECIAL].__getitem__, occurrences)], occurrences
 
 
 def _name(word: str, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -125,10 +113,7 @@ def check_file(
     special: bool,
     max_length: int,
 ) -> None:
-    """Warn of texts whose tokens differ from those of the checkpoint's ``tokenizer.json``.
-
-    transformers 5 rebuilds many tokenizers from the vocabulary, ignoring the rest of the file.
-    """
+    """Warn of texts whose tokens differ from those of ``tokenizer.json``, as in transformers 5."""
     path = _files.get(tokenizer)
     if path is None or not path.is_file():  # such as after loading from a temporary folder
         return
@@ -322,9 +307,6 @@ def check_continues(
 
     For an answer of one token it only warns, since that token is scored regardless. No token
     extends beyond a word with the space before it, so one prompt is checked per ending.
-
-    Raises:
-        InputError: the tokenizer joins a prompt and an answer of several tokens differently.
     """
     endings: dict[str, int] = {}
     for row, prompt in enumerate(prompts):

@@ -83,11 +83,7 @@ class Seeds:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The tables of a study, by name.
-
-    Look-ups raise `InconclusiveError` for rows that are not there, and `InputError` for several
-    where one is expected.
-    """
+    """The tables of a study, by name; missing rows make a claim inconclusive."""
 
     tables: Mapping[str, pd.DataFrame]
 

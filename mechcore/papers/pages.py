@@ -24,10 +24,7 @@ def seed_tables(
     largest_of: Sequence[str] = (),
     by: Callable[[pd.DataFrame], pd.Series] | None = None,
 ) -> Iterator[Table]:
-    """Means over seeds by the keys with their range, and, to be opened, every seed as it is.
-
-    With ``by`` only the `TOP` rows of each group of the keys ``largest_of`` that are largest by it.
-    """
+    """Means over seeds with their range, and every seed; with ``by`` the `TOP` rows of groups."""
     means = means_over_seeds(table, keys, values)
     if by is not None:
         means = _largest(means, largest_of, by)

@@ -246,10 +246,7 @@ def unprepared(model: nn.Module) -> Iterator[None]:
 
 
 class Recorder(TrainerCallback):
-    """Evaluates, writes checkpoints and history, makes the Trainer save its state, and ends it.
-
-    A run resumes after the step ``resumed``, which is 0 for a new one.
-    """
+    """Evaluates, writes checkpoints and history, and ends training; ``resumed`` is 0 if new."""
 
     def __init__(
         self,
@@ -281,7 +278,7 @@ class Recorder(TrainerCallback):
 
     def _best(self) -> int | None:
         now = standing(self.records, self.loop.settings)
-        return None if now is None else now.best
+        return now[0] if now else None
 
     def _evaluate(self, step: int) -> None:
         losses, self.loop.losses = self.loop.losses, []
@@ -289,7 +286,11 @@ class Recorder(TrainerCallback):
         self.records.append(record)
         self._measure(record)
         write_records(self.out, self.records, self._best())
-        self._tell(record)
+        shown = ", ".join(f"{name} {v[ALL]:.3f}" for name, v in record["accuracy"].items())
+        accuracy = f", accuracy {shown}" if shown else ""
+        say(f"step {step}: loss {record['loss']:.3f}{accuracy}")
+        if (best := self._best()) and has_ended(self.records, self.loop.settings, self.loop.total):
+            say(f"training ends with the weights of step {best}, the best evaluation")
 
     def _measure(self, record: dict[str, Any]) -> None:
         """Add the accuracies of the weights as stored, and store requested checkpoints."""
@@ -326,13 +327,6 @@ class Recorder(TrainerCallback):
         kept = step % settings.checkpoint_every == 0
         path = checkpoint_path(self.out, step) if kept else None
         return path, getattr(torch, settings.checkpoint_dtype)
-
-    def _tell(self, record: Mapping[str, Any]) -> None:
-        shown = ", ".join(f"{name} {v[ALL]:.3f}" for name, v in record["accuracy"].items())
-        accuracy = f", accuracy {shown}" if shown else ""
-        say(f"step {record['step']}: loss {record['loss']:.3f}{accuracy}")
-        if (best := self._best()) and has_ended(self.records, self.loop.settings, self.loop.total):
-            say(f"training ends with the weights of step {best}, the best evaluation")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from mechcore import progress as display
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, warn
+from mechcore.files import appearing
 from mechcore.models.checkpoint_files import without_bars
 from mechcore.session import plain_session
 from mechcore.training.loop import (
@@ -30,15 +31,14 @@ from mechcore.training.run_folder import (
     FINAL,
     STATE_FOLDER,
     begin,
+    best_path,
     best_step,
     facts_of,
-    finish_with,
     has_ended,
     newest_state,
     read_history,
     read_records,
     remove_after,
-    state_path,
     watching,
 )
 from mechcore.training.settings import TrainSettings
@@ -109,10 +109,12 @@ def train(
             advance(resumed)
             loop = Loop(model, objective, encoded, settings, total, arguments)
             loop.add_callback(Recorder(loop, measured, out, resumed, lambda: advance(1)))
-            loop.train(str(state_path(out, resumed)) if resumed else None)
+            state = out / STATE_FOLDER / f"checkpoint-{resumed}"
+            loop.train(str(state) if resumed else None)
             advance(total - loop.state.global_step)
     if (best := best_step(out)) is not None:
-        finish_with(out, best)
+        with appearing(out / FINAL) as folder:
+            shutil.copytree(best_path(out, best), folder, dirs_exist_ok=True)
         _take_weights(model, out / FINAL, place)
     shutil.rmtree(out / STATE_FOLDER)
     return read_history(out)

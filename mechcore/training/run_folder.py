@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +91,12 @@ def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
         raise InputError(
             f"{path}: damaged ({error}); remove {out} to train again, or choose another folder"
         ) from error
-    if different := _differences(before, facts):
+    flat = [{**run, **run.get("settings", {}), "settings": None} for run in (before, facts)]
+    if different := [name for name in flat[1] if flat[0].get(name) != flat[1][name]]:
         raise InputError(
             f"{out}: found another training run; these differ: {', '.join(different)}. Use the "
             "same settings, choose another folder, or remove this one"
         )
-
-
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    flat = [{**facts, **facts.get("settings", {}), "settings": None} for facts in (before, now)]
-    return [name for name in flat[1] if flat[0].get(name) != flat[1][name]]
 
 
 def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
@@ -122,11 +118,6 @@ def remove_after(out: Path, step: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def state_path(out: Path, step: int) -> Path:
-    """The folder in which the Trainer saves its state after a step."""
-    return out / STATE_FOLDER / f"checkpoint-{step}"
-
-
 def best_path(out: Path, step: int) -> Path:
     """The folder of the weights of the best evaluation until training ends."""
     return out / STATE_FOLDER / f"best-{step}"
@@ -137,12 +128,6 @@ def keep_best(out: Path, best: int | None) -> None:
     for path in (out / STATE_FOLDER).glob("best-*"):
         if best is None or path != best_path(out, best):
             shutil.rmtree(path)
-
-
-def finish_with(out: Path, best: int) -> None:
-    """Make the weights of the best evaluation the last checkpoint."""
-    with appearing(out / FINAL) as folder:
-        shutil.copytree(best_path(out, best), folder, dirs_exist_ok=True)
 
 
 def newest_state(out: Path) -> int:
@@ -206,15 +191,6 @@ def best_step(out: str | Path) -> int | None:
     return _read(Path(out))[1]
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The best step so far, its accuracy (a share), and the number of evaluations since."""
-
-    best: int
-    accuracy: float
-    waited: int
-
-
 def watching(settings: TrainSettings, evaluations: Collection[str]) -> TrainSettings:
     """The settings with the name of the evaluation data set to watch, if any is watched."""
     if settings.patience is None:
@@ -234,18 +210,15 @@ def watching(settings: TrainSettings, evaluations: Collection[str]) -> TrainSett
     return replace(settings, watch=name)
 
 
-def standing(records: Sequence[Mapping[str, Any]], settings: TrainSettings) -> Standing | None:
-    """The state of a training after these evaluations; None without a patience or evaluations."""
-    if settings.patience is None:
+def standing(
+    records: Sequence[Mapping[str, Any]], settings: TrainSettings
+) -> tuple[int, int] | None:
+    """The best step so far and the evaluations since; None without a patience or evaluations."""
+    if settings.patience is None or not records:
         return None
-    now: Standing | None = None
-    for record in records:
-        accuracy = record["accuracy"][settings.watch][ALL]
-        if now is None or accuracy > now.accuracy:
-            now = Standing(record["step"], accuracy, 0)
-        else:
-            now = replace(now, waited=now.waited + 1)
-    return now
+    accuracies = [record["accuracy"][settings.watch][ALL] for record in records]
+    best = accuracies.index(max(accuracies))
+    return records[best]["step"], len(records) - 1 - best
 
 
 def has_ended(records: Sequence[Mapping[str, Any]], settings: TrainSettings, total: int) -> bool:
@@ -253,4 +226,4 @@ def has_ended(records: Sequence[Mapping[str, Any]], settings: TrainSettings, tot
     if records and records[-1]["step"] == total:
         return True
     now = standing(records, settings)
-    return now is not None and settings.patience is not None and now.waited >= settings.patience
+    return now is not None and now[1] >= (settings.patience or 0)

@@ -12,9 +12,6 @@ from pydantic import ConfigDict
 from mechcore.errors import InputError
 from mechcore.settings import Presets, check, setting
 
-MAX_SEED = 2**32
-"""Upper limit of seeds of numpy's generators, which the Trainer also seeds."""
-
 
 @dataclass(frozen=True)
 class TrainSettings:
@@ -94,7 +91,7 @@ class TrainSettings:
         "Seed of the order of examples, of dropout, and of new weights.",
         "--seed",
         least=0,
-        most=MAX_SEED - 1,
+        most=2**32 - 1,  # of numpy's generators, which the Trainer also seeds
     )
     patience: int | None = setting(
         None,
@@ -212,11 +209,5 @@ TrainSettings.presets = Presets("training", PRESETS, "quick", "--setting", chang
 
 
 def train_settings(preset: str = "quick", **changes: Any) -> TrainSettings:
-    """A preset with changes; ``steps`` takes the place of its epochs, and the other way round.
-
-    >>> train_settings("bert-mnli").total_steps(392_702)
-    61360
-    >>> train_settings("bert-mnli", steps=1000).total_steps(392_702)
-    1000
-    """
+    """A preset with changes; ``steps`` takes the place of its epochs, and the other way round."""
     return TrainSettings.presets.make(preset, **changes)

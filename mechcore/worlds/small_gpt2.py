@@ -26,10 +26,7 @@ SMALL_LAYERS = 4
 
 
 def widen(model: PreTrainedModel) -> None:
-    """Widen the embeddings of an untrained model.
-
-    With the usual 0.02, AdamW would move all words the same way before they are told apart.
-    """
+    """Widen the embeddings of an untrained model, or AdamW would first move all words alike."""
     for name, parameter in model.named_parameters():
         if "word_embeddings" in name or "wte" in name:
             torch.nn.init.normal_(parameter, std=0.5)
@@ -81,10 +78,7 @@ SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
 
 
 def word_tokenizer(words: Iterable[str], *, begins: bool = False) -> PreTrainedTokenizerFast:
-    """A token for every word; none for unknown ones: a text with another word is an error.
-
-    Ids begin after the special tokens. With ``begins`` every text begins with ``[BOS]``.
-    """
+    """A token for every word; others are errors. With ``begins`` texts begin with ``[BOS]``."""
     pad, bos, eos = SPECIALS
     vocabulary = dict.fromkeys((*SPECIALS, *words))
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}))

@@ -10,6 +10,7 @@ import random
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, get_args
 
 import pandas as pd
@@ -56,16 +57,7 @@ ADVERBS = _list("today yesterday again twice quietly gladly often early")
 FACTIVES = _list("knew remembered noticed realised learned forgot discovered")
 NON_FACTIVES = _list("hoped claimed thought suspected feared guessed imagined dreamt")
 FUNCTION_WORDS = _list("the and who was by because that if even then wondered")
-WORDS = (
-    *FUNCTION_WORDS,
-    *NOUNS,
-    *TRANSITIVES,
-    *INTRANSITIVES,
-    *PREPOSITIONS,
-    *ADVERBS,
-    *FACTIVES,
-    *NON_FACTIVES,
-)
+WORDS = tuple(chain(FUNCTION_WORDS, *CONTENT, PREPOSITIONS, ADVERBS, FACTIVES, NON_FACTIVES))
 
 _HELD_OUT_ONE_IN = 10
 

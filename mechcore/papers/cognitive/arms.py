@@ -70,10 +70,7 @@ def tiny_base_model(seed: int) -> GPT2LMHeadModel:
 def make_model(
     base: Base, run: Run, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The untrained model of an arm, and its tokenizer.
-
-    New weights of the tiny base are those of `tiny_base_model`.
-    """
+    """The untrained model of an arm, and its tokenizer."""
     scratch = run.arm == "scratch"
     model, tokenizer = new_model(
         base.source, prompt=PROMPT, from_scratch=scratch, seed=run.seed, device=device
@@ -178,9 +175,7 @@ def accuracies_with_intervals(answers: pd.DataFrame) -> dict[str, float]:
         "accuracy": whole.mean,
         "low": whole.low,
         "high": whole.high,
-        "incongruent": hard.mean,
-        "incongruent_low": hard.low,
-        "incongruent_high": hard.high,
+        **hard.columns("incongruent"),
         "congruent": float(right[congruent].mean()),
         "unrestricted": float(answers["unrestricted"].mean()),
     }

@@ -80,7 +80,8 @@ def attention_tables(
     ``cognitive_ablation`` of the same model. Heads of one layer are not independent: take p as a
     description.
     """
-    changes = _changes(ablation, ModelShape.of(model))
+    by_head = ablation.pivot(index="component", columns="fill", values="change")
+    by_head = by_head.loc[list(map(str, ModelShape.of(model).heads)), ablation["fill"].unique()]
     data = encode_trials(trials, tokenizer, max_length=longest_input(model), words=True)
     with _number_category(data, number_tokens(trials, tokenizer).any(1)):
         scores = score_heads(model, data, batch_size=_BATCH, resamples=resamples, seed=0)
@@ -95,17 +96,8 @@ def attention_tables(
             "high_ratio": high_ratio,
         }
     )
-    related = [{"fill": fill, **_relation(table, change)} for fill, change in changes.items()]
+    related = [{"fill": f, **_relation(table, by_head[f].to_numpy(float))} for f in by_head]
     return {"cognitive_attention": table, "cognitive_attention_change": pd.DataFrame(related)}
-
-
-def _changes(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
-    heads = [str(head) for head in shape.heads]
-    changes = {}
-    for fill, rows in ablation.groupby("fill", sort=False):
-        by_head = rows.set_index("component")["change"]
-        changes[str(fill)] = by_head.loc[heads].to_numpy(dtype=float)
-    return changes
 
 
 @contextmanager

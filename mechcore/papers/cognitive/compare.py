@@ -126,11 +126,7 @@ def curve_table(chosen: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
-    """The columns of `SAMPLES`, one row per trained arm and seed.
-
-    From ``samples`` on, at every larger number too, accuracy is at least the threshold; it is
-    missing if there is none.
-    """
+    """The columns of `SAMPLES`: the least number from which on accuracy reaches the threshold."""
     rows = []
     for (arm, seed), part in curve[curve["n"] > 0].groupby(["arm", "seed"], sort=False):
         below = part.loc[part["accuracy"] < threshold, "n"].max()  # NaN: none is

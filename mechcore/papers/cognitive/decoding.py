@@ -1,7 +1,4 @@
-"""What one model's states, and single heads, say about the cognitive task.
-
-See docs/concepts/cognitive-task.md for balanced subsets, the floor and what is held out together.
-"""
+"""What one model's states, and single heads, say; see docs/concepts/cognitive-task.md."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from mechcore.papers.cognitive.probing import (
     hook_resid_post,
 )
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.text import CHOICES, MODALITIES
+from mechcore.papers.cognitive.text import CHOICES, MODALITIES, VARIABLES
 from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
 from mechcore.tables import LAYER, PART, SUBSET, Column, Schema, estimate
 
@@ -68,11 +65,7 @@ SVM = Schema(
 def svm_table(
     model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials, *, shuffles: int = 20
 ) -> pd.DataFrame:
-    """Linear SVM from every head's output (``hook_z``) at the last token: the columns of `SVM`.
-
-    Accuracies are missing where a class has fewer than two trials of different cued numbers for
-    every fold. Trials of the same cued numbers are held out together.
-    """
+    """Linear SVM from heads' outputs at the last token; too few trials have no accuracies."""
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
     outputs = activations_at(model, data, list(hooks))
@@ -123,9 +116,9 @@ def _as_many_wrong(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[balanced(frame["correct"].tolist(), seed=SEED)]
 
 
-def answers_of(model: Any, data: EncodedExamples, *, batch_size: int = 64) -> list[str]:
+def answers_of(model: Any, data: EncodedExamples) -> list[str]:
     """Which of the two answers (`CHOICES`) the model gives to every encoded trial."""
-    right = evaluate(model, data, in_domain=False, batch_size=batch_size).correct
+    right = evaluate(model, data, in_domain=False).correct
     other = {"left": "right", "right": "left"}
     labels = data.examples.frame["label"]
     return [label if hit else other[label] for label, hit in zip(labels, right, strict=True)]
@@ -156,9 +149,6 @@ CHECK = Schema(
         Column("holds", "flag", header="check", names={"yes": "holds", "no": "fails"}),
     ),
 )
-
-VARIABLES = ("context", "motion", "color", "choice")
-"""What is decoded from states: the context, both sides, and the right answer."""
 
 CHECK_ALPHA = 0.05
 """Level at which a row counts as above chance in ``cognitive_check``."""

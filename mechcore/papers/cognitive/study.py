@@ -42,11 +42,7 @@ _BASE = Run("base")
 
 
 class CognitiveStudy(Study):
-    """A study, planned.
-
-    The grid of learning rates is tried with the first seed; the other seeds train at the best
-    rate; which models are analysed depends on their accuracies.
-    """
+    """A study, planned; which models are trained and analysed depends on those before them."""
 
     def __init__(self, settings: CognitiveSettings, store: Store) -> None:
         self.settings, self.store = settings, store

@@ -31,6 +31,7 @@ Draw: TypeAlias = Callable[[int, int], tuple[int, ...]]
 
 MODALITIES: tuple[Modality, Modality] = ("motion", "color")
 CHOICES = ("left", "right")
+VARIABLES = ("context", *MODALITIES, "choice")
 SIDES = {"left": -1, "right": 1}
 PROMPT = "{a}"
 ANSWERS = {"left": " left", "right": " right"}
@@ -153,10 +154,7 @@ def evidence(rendering: Rendering, numbers: Sequence[int]) -> tuple[float, float
 def render(
     rendering: Rendering, context: Modality, numbers: Sequence[int], first: Modality
 ) -> tuple[str, dict[str, Span]]:
-    """One prompt, and the first character of every landmark in it and the one after its last.
-
-    ``numbers`` are in the order of `NUMBERS`, in percent for ``"signed"``.
-    """
+    """One prompt of `NUMBERS` (percent if signed), and the characters of every landmark in it."""
     written = [f"{n / 100:.2f}" if rendering == "signed" else str(n) for n in numbers]
     values = {"context": context, "answer": _LAST_WORD[rendering]}
     values |= dict(zip(NUMBERS[rendering], written, strict=True))
@@ -179,12 +177,7 @@ def token_ranges(
     spans: Int[np.ndarray, "trial landmark 2"],
     tokenizer: PreTrainedTokenizerBase,
 ) -> Int[np.ndarray, "trial landmark 2"]:
-    """First token of every landmark and the one after its last; tokens may reach beyond.
-
-    Raises:
-        InputError: the tokenizer is not a fast one, does not know a word, or leaves a landmark
-            out.
-    """
+    """First token of every landmark and the one after its last; tokens may reach beyond."""
     if not tokenizer.is_fast:
         raise InputError(
             f"tokenizer: {type(tokenizer).__name__} does not say which characters its tokens are; "

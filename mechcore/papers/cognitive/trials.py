@@ -214,10 +214,7 @@ def token_positions(
 def number_tokens(
     trials: Trials, tokenizer: PreTrainedTokenizerBase
 ) -> Bool[Tensor, "trial number pos"]:
-    """Which tokens are a number's, its sign and point included, in the order of `NUMBERS`.
-
-    ``pos`` ends with the last word of the longest prompt.
-    """
+    """Which tokens are a number's, its sign and point included, in the order of `NUMBERS`."""
     ranges = torch.from_numpy(_ranges(trials, tokenizer))
     which = [trials.landmarks.index(name) for name in trials.numbers]
     first, end = ranges[:, which].unsqueeze(-1).unbind(2)

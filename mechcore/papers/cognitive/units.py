@@ -5,24 +5,28 @@ Mixed selectivity after Mante et al. (2013, Nature 503) and Rigotti et al. (2013
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from importlib import import_module
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from sklearn.decomposition import PCA
+from sklearn.metrics import pairwise_distances, silhouette_score
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.components import ModelShape
+from mechcore.errors import InputError
 from mechcore.models.protocol import longest_input
-from mechcore.papers.cognitive.decoding import VARIABLES, answers_of
-from mechcore.papers.cognitive.probing import activations_at, hook_resid_post, project, silhouette
-from mechcore.papers.cognitive.probing.activations import standardised
+from mechcore.papers.cognitive.decoding import answers_of
+from mechcore.papers.cognitive.probing import activations_at, hook_resid_post
+from mechcore.papers.cognitive.probing.activations import coded, matrix_of, standardised
 from mechcore.papers.cognitive.probing.selectivity import selectivity
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.text import MODALITIES
+from mechcore.papers.cognitive.text import MODALITIES, VARIABLES
 from mechcore.papers.cognitive.trials import Trials, encode_trials
 from mechcore.tables import Column, Schema
 
@@ -86,6 +90,11 @@ Context times a side is not among them: with the sides, that is the choice itsel
 MOST_POINTS = 400
 """Trials that are shown in a projection at most."""
 
+Method: TypeAlias = Literal["umap", "pca"]
+
+NEIGHBOURS, MIN_DISTANCE = 15, 0.1
+"""Of UMAP: examples in a neighbourhood, and how close points may come."""
+
 
 @dataclass(frozen=True)
 class FollowUnits(Analysis):
@@ -97,7 +106,7 @@ class FollowUnits(Analysis):
     passes: ClassVar[float] = 5.0
     permutations: int
     alpha: float
-    projection: Literal["auto", "umap", "pca"]
+    projection: Method | Literal["auto"]
 
     def tables(
         self, model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials
@@ -114,7 +123,7 @@ def unit_tables(
     *,
     permutations: int = 1000,
     alpha: float = 0.01,
-    method: Literal["umap", "pca", "auto"] = "auto",
+    method: Method | Literal["auto"] = "auto",
 ) -> dict[str, pd.DataFrame]:
     """`selectivity_tables` and `projection_tables` of the last layer's units at the last token."""
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
@@ -132,12 +141,7 @@ def selectivity_tables(
     permutations: int = 1000,
     alpha: float = 0.01,
 ) -> dict[str, pd.DataFrame]:
-    """For how many of context, motion, color and choice (the right answer) units are selective.
-
-    The evidence of a modality enters in two parts, its side and its strength. Only sides are
-    counted, so that a variable has one test; without strengths, a unit that follows graded
-    evidence would be called selective for the choice, which goes along with sides.
-    """
+    """For how many of `VARIABLES` units are selective; strengths are terms that do not count."""
     result = selectivity(
         states,
         regressors(trials),
@@ -157,10 +161,7 @@ def selectivity_tables(
 
 
 def regressors(trials: Trials) -> pd.DataFrame:
-    """What units are regressed on, one row per trial: `VARIABLES` as +1 and -1, and strengths.
-
-    A strength (``"motion strength"``) is the evidence less the mean of its side, where it varies.
-    """
+    """By trial: `VARIABLES` as +1 and -1, and strengths, the evidence less the mean of its side."""
     codes = trials.codes
     columns = codes[list(VARIABLES)].astype(float)
     for modality in MODALITIES:
@@ -176,13 +177,9 @@ def projection_tables(
     trials: Trials,
     answers: Sequence[str],
     *,
-    method: Literal["umap", "pca", "auto"] = "auto",
+    method: Method | Literal["auto"] = "auto",
 ) -> dict[str, pd.DataFrame]:
-    """States in two dimensions, and how far apart contexts and the model's answers are.
-
-    Of more than `MOST_POINTS` trials both tables have the first that many; silhouettes are missing
-    where all trials have one value.
-    """
+    """The first `MOST_POINTS` states in two dimensions; how far contexts and answers are apart."""
     shown = slice(min(len(trials), MOST_POINTS))
     frame = trials.frame[shown].assign(choice=list(answers)[shown])
     values = states[shown]
@@ -211,3 +208,92 @@ def projection_tables(
         "cognitive_projection": points,
         "cognitive_silhouette": pd.DataFrame(rows, columns=SILHOUETTE.names),
     }
+
+
+class Projection(NamedTuple):
+    """States in two dimensions; ``description`` is the method in words with its settings."""
+
+    points: Float[np.ndarray, "example 2"]
+    method: Method
+    description: str
+
+
+def project(
+    states: Float[Tensor | np.ndarray, "example unit"],
+    *,
+    method: Method | Literal["auto"] = "auto",
+    seed: int = 0,
+) -> Projection:
+    """Show states in two dimensions, every unit standardised.
+
+    The picture is an illustration: UMAP keeps neighbourhoods, not distances, and draws clusters
+    from noise (McInnes et al. 2018, arXiv 1802.03426). ``"auto"`` takes UMAP where umap-learn is
+    installed, PCA otherwise.
+
+    Raises:
+        InputError: there are too few examples or units or no unit varies, or UMAP is asked for and
+            not installed.
+    """
+    try:
+        umap = None if method == "pca" else import_module("umap").UMAP
+    except ImportError:
+        umap = None
+    if umap is None and method == "umap":
+        raise InputError(
+            "method 'umap': umap-learn cannot be imported; run `pip install mechcore[umap]`, or "
+            "use method 'pca'"
+        )
+    values, constant = standardised(states)
+    n, n_units = values.shape
+    least = 3 if umap is None else NEIGHBOURS + 1
+    if constant.all() or n_units < 2 or n < least:
+        raise InputError(
+            f"states: {n} examples of {n_units} units, of which {n_units - constant.sum()} vary; "
+            f"expected at least {least} examples of 2 units, and one that varies"
+        )
+    shown = f"2 components of {n_units} standardised units"
+    if umap is not None:
+        settings = {"n_components": 2, "n_neighbors": NEIGHBOURS, "min_dist": MIN_DISTANCE}
+        # A seed needs one process; any other number warns.
+        points = umap(**settings, random_state=seed, n_jobs=1).fit_transform(values)
+        description = f"UMAP, {shown}, {NEIGHBOURS} neighbours, min_dist {MIN_DISTANCE}"
+        return Projection(np.asarray(points, float), "umap", f"{description}, seed {seed}")
+    model = PCA(2, svd_solver="full")
+    points = model.fit_transform(values)
+    description = f"PCA, {shown}, {model.explained_variance_ratio_.sum():.1%} of their variance"
+    if method == "auto":
+        description += " (umap-learn cannot be imported)"
+    return Projection(points, "pca", description)
+
+
+def silhouette(
+    points: Float[Tensor | np.ndarray, "example dimension"],
+    labels: Sequence[Hashable],
+    *,
+    shuffles: int = 200,
+    seed: int = 0,
+) -> dict[str, float]:
+    """How far apart classes are: the mean silhouette (Rousseeuw 1987), beside shuffled labels.
+
+    Returns silhouette (in [-1, 1]), null_mean and null_95 (mean and 95th percentile of the
+    silhouettes of shuffled labels).
+
+    Raises:
+        InputError: a label is missing, or the classes are one or as many as the examples.
+    """
+    values, _ = matrix_of(points)
+    classes, codes = coded("labels", labels, len(values))
+    if not 2 <= len(classes) < len(values):
+        raise InputError(
+            f"labels: {len(classes)} classes for {len(values)} examples; expected at least 2 and "
+            "fewer than examples"
+        )
+    generator = np.random.default_rng(seed)
+    # Distances are taken from squares: centred, these are small.
+    distances = pairwise_distances(values - values.mean(axis=0))
+    own, *null = (
+        float(silhouette_score(distances, order, metric="precomputed"))
+        for order in (codes, *(generator.permutation(codes) for _ in range(shuffles)))
+    )
+    means = {"null_mean": float(np.mean(null)), "null_95": float(np.quantile(null, 0.95))}
+    return {"silhouette": own, **means}

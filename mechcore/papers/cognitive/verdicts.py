@@ -1,7 +1,4 @@
-"""Verdicts on the seven claims of arXiv 2406.18926, see docs/concepts/cognitive-task.md.
-
-Claims 2, 3 and 6 are judged in `mechcore.papers.cognitive.verdicts_on_heads`.
-"""
+"""Verdicts on the claims of arXiv 2406.18926, with those of `verdicts_on_heads`."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import pandas as pd
 
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Interval
+from mechcore.papers.cognitive.text import VARIABLES
 from mechcore.papers.cognitive.verdicts_on_heads import (
     BASE,
     FINE_TUNED,
@@ -46,7 +44,6 @@ from mechcore.papers.evidence import (
 )
 from mechcore.wording import count, number
 
-VARIABLES = ("context", "motion", "color", "choice")
 GROUPINGS = ("context", "choice")
 NO_INTERVAL = "With one seed these differences have no interval."
 

@@ -42,8 +42,7 @@ IGNORING_CONTEXT = 0.75
 NEGLIGIBLE = 0.05
 """An accuracy that is surely no more than this above its floor reads nothing (a share)."""
 
-_ROUNDING = 1e-9
-"""Two shares this close are equal: 0.96 - 0.94 is more than 0.02 in floating point."""
+_ROUNDING = 1e-9  # two shares this close are equal: 0.96 - 0.94 is more than 0.02 in floating point
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ class EncodedFacts(Shown):
     tokens: tuple[tuple[str, ...], ...]
 
     def __len__(self) -> int:
-        return len(self.facts)
+        return len(self.prompt_ids)
 
     @property
     def chance(self) -> float:
@@ -50,14 +50,8 @@ class EncodedFacts(Shown):
 
     def first(self, n: int) -> EncodedFacts:
         """The first ``n``, or all if there are fewer, with all options."""
-        return replace(
-            self,
-            facts=self.facts.first(n),
-            prompt_ids=self.prompt_ids[:n],
-            completion_ids=self.completion_ids[:n],
-            answers=self.answers[:n],
-            tokens=self.tokens[:n],
-        )
+        names = ("prompt_ids", "completion_ids", "answers", "tokens")
+        return replace(self, **{name: getattr(self, name)[:n] for name in names})
 
 
 EncodedTask: TypeAlias = FactTask[EncodedFacts]
@@ -244,11 +238,7 @@ def mean_rank(model: Any, data: EncodedFacts) -> float:
 def rank_interval(
     ranked: Float[np.ndarray, " point"], n_options: int, *, n_resamples: int = 1000
 ) -> Interval:
-    """95 % interval of the mean of `ranks` over prompts, within the ranks that there are.
-
-    That no prompt of a few has been missed does not say that none ever is. So each end is the wider
-    one of `mean_intervals` and of Student's t after one more prompt, which ranks as by guessing.
-    """
+    """The wider of `mean_intervals` of ranks and of Student's t with one more prompt, a guess."""
     [measured] = mean_intervals(ranked[None], n_resamples=n_resamples)
     if len(ranked) == 1:
         return measured

@@ -69,12 +69,7 @@ class Evidence(Tables):
 def difference(
     what: str, values: pd.Series[float], digits: int = 2, *, correlation: bool = False
 ) -> Finding:
-    """Judge a difference, one value for each seed, by its signs and by its t interval over seeds.
-
-    Met: it is above 0 in every seed, and its interval is. Contradicted: it is not in more than
-    half of the seeds, or its interval is not above 0 at either end. Open: anything else, and
-    always with one seed. Correlations have the interval of Fisher's z.
-    """
+    """Judge values of seeds by their signs and t interval, for correlations that of Fisher's z."""
     interval = _fisher_interval(values) if correlation else t_interval(values)
     figure = f"{what}: {joined(number(interval.mean, digits), ends(interval, digits=digits))}."
     if len(values) < 2:

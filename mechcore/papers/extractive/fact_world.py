@@ -96,10 +96,7 @@ def base_facts(seed: int) -> Examples:
 
 
 def base_texts(n: int, seed: int) -> Examples:
-    """``n`` training texts: passes over the facts, each in a new order, and neutral texts.
-
-    A smaller draw is the beginning of a larger one. Columns are those of `base_facts`.
-    """
+    """``n`` training texts: passes over the facts, each in a new order, and neutral texts."""
     return texts_of("train", islice(_stream(seed), n))
 
 

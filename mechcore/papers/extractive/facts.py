@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Generic, NamedTuple, TypeVar
 
 import pandas as pd
@@ -71,15 +71,6 @@ class Facts:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    def first(self, n: int) -> Facts:
-        """The first ``n``, with all options."""
-        return replace(
-            self,
-            prompts=self.prompts[:n],
-            completions=self.completions[:n],
-            subjects=self.subjects[:n],
-        )
-
 
 @dataclass(frozen=True)
 class FactTask(Generic[F]):
@@ -97,11 +88,7 @@ class FactTask(Generic[F]):
 
 @dataclass(frozen=True)
 class OrderingTask(Generic[F]):
-    """Facts and implications that are both trained for some people, and for others facts alone.
-
-    Test facts are of other names, one for every city; in other facts, no training name has the
-    city that it has in ``facts``. What follows from either is never trained.
-    """
+    """Facts and implications of training names; those of test names; and others of the former."""
 
     facts: F
     implications: F
@@ -216,10 +203,7 @@ def _draw_names(n: int, rng: random.Random) -> list[str]:
 
 
 def shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
-    """The items in a random order.
-
-    Only ``Random.random`` is used: its sequence for a seed is the one Python guarantees to keep.
-    """
+    """The items in a random order; Python keeps the sequence of ``Random.random`` for a seed."""
     return sorted(items, key=lambda _: rng.random())
 
 

@@ -31,10 +31,7 @@ from mechcore.papers.extractive.weights import LinearMap, WeightDelta, linear_ma
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """The hook points of a model that extractive structures are read from.
-
-    ``group`` is how many query heads each key-value head has.
-    """
+    """The hook points of a model to read; ``group`` is how many query heads share keys."""
 
     shape: ModelShape
     maps: tuple[LinearMap, ...]
@@ -95,11 +92,7 @@ def _check_layers(model: Any, sites: Sites) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What was seen in a run, by hook point, in float32 at least.
-
-    Gradients are of R; ``head_gradients`` with respect to keys and values as each query head sees
-    them, [row, pos, head, d_head].
-    """
+    """What a run shows by hook point; ``head_gradients`` are by keys and values of query heads."""
 
     rewards: Float[Tensor, " row"]
     values: Mapping[str, Tensor] = field(default_factory=dict)
@@ -138,11 +131,7 @@ def look_back(
     read: Sequence[str] = (),
     by_head: bool = False,
 ) -> Trace:
-    """Run a model forward, and R backward: total derivatives with respect to activations.
-
-    Of ``wanted`` values and gradients are kept, of ``read`` values alone; with ``by_head`` also
-    ``head_gradients``.
-    """
+    """Run a model forward, and R backward; of ``read`` only values are kept, no gradients."""
     start = hook_resid_pre(0)
     seen: dict[str, Tensor] = {}
     names = list(dict.fromkeys([start, *wanted, *read]))
@@ -241,11 +230,7 @@ def covered_names(sites: Sites) -> set[str]:
 def informative(
     model: Any, sites: Sites, trace: Trace, delta: WeightDelta, *, paper: bool = False
 ) -> Scores:
-    """First-order effects on R: the sum over a component's matrices of (dR/dy at W0) . (dM x).
-
-    The trace is of `look_back` with ``by_head`` and `hooks_needed`. With ``paper`` those of MLPs
-    are of W_out twice and of no other matrix.
-    """
+    """First-order effects on R: the sum over a component's matrices of (dR/dy at W0) . (dM x)."""
     parts = [_layer(model, i, sites, trace, delta, paper) for i in range(sites.shape.n_layers)]
     heads, mlps = (torch.stack(of_layers, dim=1) for of_layers in zip(*parts, strict=True))
     return Scores(heads.movedim(3, 2), mlps)

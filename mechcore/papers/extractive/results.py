@@ -45,18 +45,14 @@ def align(prompt: Sequence[int], other: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Places:
-    """Columns that the tokens of several prompts share: their names, and those of each prompt.
-
-    The names are the text of tokens that all prompts begin or end with, and ``"subject -1"`` for
-    the last token of what differs, ``"subject -2"`` for that before.
-    """
+    """Columns that the tokens of several prompts share: their names, and those of each prompt."""
 
     names: tuple[str, ...]
     columns: tuple[tuple[int, ...], ...]
 
 
 def places(prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]) -> Places:
-    """Columns for prompts of one wording, whose subjects are aligned at their right ends."""
+    """Columns for prompts of one wording; ``subject -1`` is the last token of what differs."""
     prefix, suffix = common_ends(prompts)
     middles = [len(prompt) - prefix - suffix for prompt in prompts]
     widest = max(middles)
@@ -159,10 +155,7 @@ class ExtractiveScores(Shown):
         return pd.DataFrame({name: values.numpy() for name, values in columns.items()})
 
     def by_place(self, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-        """Scores in the columns of ``places``, 0 where a prompt has no token.
-
-        Those of heads are [point, layer, head, place], of MLPs [point, layer, place].
-        """
+        """[point, layer, head, place] and [point, layer, place], 0 where a prompt has no token."""
         scores: Scores = getattr(self, kind)
         placed = []
         for values in (scores.heads.double().numpy(), scores.mlps.double().numpy()):
@@ -173,10 +166,7 @@ class ExtractiveScores(Shown):
         return placed[0], placed[1]
 
     def table(self) -> pd.DataFrame:
-        """Means over prompts: the columns of `SCORES` but for task and seed.
-
-        Rows of a component sum to the mean of its total; the error is missing with one prompt.
-        """
+        """Means over prompts: the columns of `SCORES` but for task and seed."""
         names, n_points = self.places.names, len(self.places.columns)
         counts = np.bincount([*chain(*self.places.columns)], minlength=len(names))
         parts = []

@@ -1,7 +1,4 @@
-"""Extractive scores: which components store a fine-tuned fact, query it and read it out.
-
-They are defined in docs/concepts/extractive-structures.md, after arXiv 2412.04614, section 4.
-"""
+"""Extractive scores of arXiv 2412.04614, section 4; see docs/concepts/extractive-structures.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The matrices of a decoder's layers, their exact changes, and fine-tuning them on facts.
-
-Every layer has W_Q, W_K, W_V, W_O and, with an MLP, W_in, W_out and for gated ones W_gate.
-"""
+"""The matrices of a decoder's layers, their exact changes, and fine-tuning them on facts."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import pandas as pd
 import torch
@@ -32,6 +29,8 @@ from mechcore.session import plain_session
 
 Part: TypeAlias = Literal["Q", "K", "V", "O", "in", "gate", "out"]
 Layout: TypeAlias = Literal["heads", "in out", "out in"]
+_Stored: TypeAlias = tuple[nn.Parameter, nn.Parameter | None, int, Layout]
+"""A matrix, its bias, its heads and its layout."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 ATTENTION: tuple[Part, ...] = ("Q", "K", "V", "O")
@@ -86,39 +85,28 @@ def linear_maps(model: Any) -> tuple[LinearMap, ...]:
     hooked = kind_of(model) == "hooked-transformer"
     maps = []
     for layer, block in enumerate(model.blocks):
-        gated = _is_gated(block, hooked)
+        mlp = getattr(block, "mlp", None)
+        gated = block.attn.cfg.gated_mlp if hooked else hasattr(mlp, "gate")
         for part in PARTS:
-            owner = block.attn if part in ATTENTION else getattr(block, "mlp", None)
+            owner = block.attn if part in ATTENTION else mlp
             if owner is None or (part == "gate" and not gated):
                 continue
-            stored = (_hooked if hooked else _bridged)(owner, part)
+            weight, bias, n_heads, layout = (_hooked if hooked else _bridged)(owner, part)
             hook = f"blocks.{layer}.{_hook(part, gated)}"
             late = hooked and gated and part == "in"
             maps.append(
                 LinearMap(
                     layer,
                     part,
-                    names[id(stored.weight)],
-                    None if stored.bias is None else names[id(stored.bias)],
+                    names[id(weight)],
+                    None if bias is None else names[id(bias)],
                     hook,
                     f"blocks.{layer}.mlp.hook_post" if late else hook,
-                    stored.n_heads,
-                    stored.layout,
+                    n_heads,
+                    layout,
                 )
             )
     return tuple(maps)
-
-
-class _Stored(NamedTuple):
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-    n_heads: int
-    layout: Layout
-
-
-def _is_gated(block: Any, hooked: bool) -> bool:
-    mlp = getattr(block, "mlp", None)
-    return bool(block.attn.cfg.gated_mlp) if hooked else hasattr(mlp, "gate")
 
 
 def _hook(part: Part, gated: bool) -> str:
@@ -133,7 +121,7 @@ def _hooked(owner: Any, part: Part) -> _Stored:
     weight, bias = (getattr(owner, f"{mark}{kind}_{part}", None) for kind in "Wb")
     if not isinstance(weight, nn.Parameter):
         raise _unknown(owner, f"W_{part}")
-    return _Stored(weight, bias, len(weight) if part in ATTENTION else 1, "heads")
+    return weight, bias, len(weight) if part in ATTENTION else 1, "heads"
 
 
 def _bridged(owner: Any, part: Part) -> _Stored:
@@ -147,7 +135,7 @@ def _bridged(owner: Any, part: Part) -> _Stored:
         of_heads = int((layout == "in out") != (part == "O"))
         n_heads = module.weight.shape[of_heads] // int(owner.config.d_head)
     weight, bias = cast(nn.Parameter, module.weight), cast("nn.Parameter | None", module.bias)
-    return _Stored(weight, bias, n_heads, layout)
+    return weight, bias, n_heads, layout
 
 
 def _unknown(owner: Any, name: str) -> InputError:
@@ -161,8 +149,8 @@ class WeightDelta(dict[str, Tensor]):
     """A change of some of a model's weights, by their names in `named_weights`.
 
     >>> delta = WeightDelta({"a": torch.tensor([1.0, 2.0])})
-    >>> (delta + 2 * delta)["a"].tolist()
-    [3.0, 6.0]
+    >>> (delta + delta)["a"].tolist()
+    [2.0, 4.0]
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -177,11 +165,6 @@ class WeightDelta(dict[str, Tensor]):
         for name, tensor in other.items():
             total[name] = total[name] + tensor if name in total else tensor
         return WeightDelta(total)
-
-    def __mul__(self, scale: float) -> WeightDelta:
-        return WeightDelta({name: tensor * scale for name, tensor in self.items()})
-
-    __rmul__ = __mul__
 
     def only(self, names: Iterable[str]) -> WeightDelta:
         """The change of these weights alone; names that it does not have are passed over."""
@@ -202,10 +185,7 @@ def delta_from(model: Any, before: Mapping[str, Tensor]) -> WeightDelta:
 
 @contextmanager
 def restored(model: Any, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-    """Yield copies of these weights, and put them back at the end of the block, bit for bit.
-
-    Subtracting what was added would leave the rounding of both behind.
-    """
+    """Yield copies of these weights, and put them back at the end of the block, bit for bit."""
     saved = snapshot(model, names)
     try:
         yield saved

@@ -158,4 +158,4 @@ def test_answers_are_those_of_hugging_face(tmp_path: Path, seed: int, answer: st
     expected = ["left" if each[left] > each[right] else "right" for each in last]
     assert set(expected) == {answer}  # while half of the labels are the other
     data = encode_trials(trials, tokenizer, max_length=20)
-    assert answers_of(load_model(tmp_path), data, batch_size=5) == expected
+    assert answers_of(load_model(tmp_path), data) == expected

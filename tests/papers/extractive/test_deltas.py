@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from papers.extractive.tiny import Decoder
+from papers.extractive.tiny import Decoder, scaled
 from torch import Tensor
 
 from mechcore.errors import InputError, MismatchError
@@ -46,7 +46,6 @@ vectors = st.dictionaries(
 ).map(
     lambda found: WeightDelta({n: torch.tensor(v, dtype=torch.float64) for n, v in found.items()})
 )
-scales = st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0])
 
 
 def dense(delta: WeightDelta) -> Tensor:
@@ -54,11 +53,9 @@ def dense(delta: WeightDelta) -> Tensor:
     return torch.stack([delta.get(n, torch.zeros(2, dtype=torch.float64)) for n in "abc"])
 
 
-@given(vectors, vectors, scales)
-def test_deltas_are_vectors(one: WeightDelta, two: WeightDelta, scale: float) -> None:
+@given(vectors, vectors)
+def test_deltas_are_vectors(one: WeightDelta, two: WeightDelta) -> None:
     assert torch.equal(dense(one + two), dense(one) + dense(two))
-    assert torch.equal(dense(scale * one), scale * dense(one))
-    assert torch.equal(dense(one * scale), scale * dense(one))
     assert (one + two).keys() == one.keys() | two.keys()
     assert repr(one) == f"WeightDelta({len(one)} tensors, norm {float(dense(one).norm()):.4g})"
 
@@ -91,7 +88,7 @@ def test_logits_are_those_of_the_edited_checkpoint(tiny: Decoder, which: str) ->
 def test_weights_come_back_bit_for_bit(tiny: Decoder) -> None:
     """Adding and subtracting would not bring them back."""
     model, before = tiny.model, snapshot(tiny.model)
-    odd = (1 / 3) * tiny.of_all
+    odd = scaled(1 / 3, tiny.of_all)
     name = tiny.names[0]
     assert not torch.equal((before[name] + odd[name]) - odd[name], before[name])
     with applied(model, odd):

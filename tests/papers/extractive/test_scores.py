@@ -22,6 +22,7 @@ from papers.extractive.tiny import (
     other_decoder,
     padded,
     saved,
+    scaled,
 )
 from torch import Tensor
 
@@ -76,7 +77,7 @@ def only_part(case: Decoder, layer: int, part: str) -> WeightDelta:
 
 
 def test_no_change_gives_zeros(tiny: Decoder, data: EncodedFacts) -> None:
-    for delta in (WeightDelta({}), 0.0 * tiny.of_all):
+    for delta in (WeightDelta({}), scaled(0.0, tiny.of_all)):
         found = scores(tiny, data, delta, check=True)
         values = tensors(found) | {"gradient": found.gradient}
         assert values.pop("before").abs().min() > 1e-3
@@ -98,7 +99,7 @@ def test_informative_and_other_sum_to_the_gradient(
 
 def test_a_small_change_does_what_the_gradient_says(tiny: Decoder, data: EncodedFacts) -> None:
     steps = (tiny.step, -tiny.step)
-    up, down = (scores(tiny, data, step * tiny.of_all).sums().actual for step in steps)
+    up, down = (scores(tiny, data, scaled(step, tiny.of_all)).sums().actual for step in steps)
     slope = (up - down) / (2 * tiny.step)
     whole = standard(tiny, data).sums()
     expected = (whole.informative + whole.other).tolist()

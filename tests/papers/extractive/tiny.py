@@ -108,6 +108,10 @@ def noise_of(model: Any, scale: float, names: Iterable[str] | None = None) -> We
     )
 
 
+def scaled(factor: float, delta: WeightDelta) -> WeightDelta:
+    return WeightDelta({name: factor * tensor for name, tensor in delta.items()})
+
+
 def other_decoder(architecture: str, folder: Path, **sizes: Any) -> Any:
     """A tiny random bridge of another architecture, by its name in transformers."""
     config = getattr(hf, f"{architecture}Config")(

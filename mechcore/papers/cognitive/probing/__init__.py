@@ -1,7 +1,4 @@
-"""What activations say about variables: linear decoding, selectivity of units, projections.
-
-The selectivity of units is in the module ``selectivity``, whose function has its name.
-"""
+"""What activations say about variables: linear decoding, selectivity of units."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +12,5 @@ if TYPE_CHECKING:
     from mechcore.papers.cognitive.probing.decoding import correlation_floor as correlation_floor
     from mechcore.papers.cognitive.probing.decoding import decode as decode
     from mechcore.papers.cognitive.probing.decoding import decode_table as decode_table
-    from mechcore.papers.cognitive.probing.projection import project as project
-    from mechcore.papers.cognitive.probing.projection import silhouette as silhouette
 
 attach(__name__)

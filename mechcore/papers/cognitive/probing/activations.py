@@ -95,11 +95,7 @@ def _read(
 def matrix_of(
     states: Float[Tensor | np.ndarray, "example unit"], name: str = "states"
 ) -> tuple[Float[np.ndarray, "example unit"], float]:
-    """States in float64, and the relative precision they came in; 0 for whole numbers.
-
-    Raises:
-        InputError: they are not a table of finite numbers, or empty; the message names them.
-    """
+    """States in float64, and the relative precision they came in; 0 for whole numbers."""
     values = states.detach().cpu() if isinstance(states, Tensor) else np.asarray(states)
     if values.ndim != 2 or 0 in values.shape:
         raise InputError(
@@ -143,11 +139,7 @@ def standardised(
 def coded(
     name: str, values: Sequence[Hashable], n: int
 ) -> tuple[list[Hashable], Int[np.ndarray, " example"]]:
-    """Distinct values, sorted, and the number of each example's.
-
-    Raises:
-        InputError: there are none, not one for each of ``n`` examples, or one is missing.
-    """
+    """Distinct values, sorted, and the number of each of ``n`` examples' value."""
     labels = pd.Series(values.tolist() if hasattr(values, "tolist") else list(values), dtype=object)
     if not n or len(labels) != n:
         raise InputError(f"{name}: {len(labels)} values; expected {n or 1}, one per example")

@@ -31,18 +31,13 @@ _MAX_ITERATIONS = 5000
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised, as a function of the scores [example, labelling, output].
-
-    ``value`` gives sum and derivative, given scores and targets; ``curvature`` is the largest
-    second derivative; ``off`` the target of the outputs that are not the label's; and
-    ``penalised_intercept`` says whether the penalty is on the intercept too, as in LinearSVC.
-    """
+    """What is minimised: sum and derivative of scores [example, labelling, output] and targets."""
 
     value: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-    curvature: float
+    curvature: float  # the largest second derivative
     n_outputs: int
-    off: int
-    penalised_intercept: bool
+    off: int  # target of the outputs that are not the label's
+    penalised_intercept: bool  # as in LinearSVC
 
     @classmethod
     def of(cls, classifier: Classifier, n_classes: int) -> Loss:
@@ -117,11 +112,7 @@ class Fold:
     def _fitted(
         self, targets: Float[np.ndarray, "example labelling output"]
     ) -> Float[np.ndarray, "axis output"]:
-        """Weights at the optimum, as nearly as `TOLERANCE` says.
-
-        Half the squared gradient bounds what the loss exceeds its minimum by, as the penalty is
-        strongly convex; the intercept, where it has none, is taken at its largest curvature.
-        """
+        """Weights at the optimum; half the squared gradient bounds what the loss exceeds it by."""
         shape = (len(self.penalty), *targets.shape[1:])
         strength = np.where(self.penalty > 0, self.penalty, 1)
         excess = np.full(shape[1], np.inf)

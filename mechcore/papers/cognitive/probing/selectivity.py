@@ -1,7 +1,6 @@
 """Which task variables every single unit follows, by regression with a permutation null.
 
-After Mante et al. 2013 (Nature 503, Supplementary Information) and Rigotti et al. 2013
-(Nature 497).
+After Mante et al. 2013 (Nature 503, Supplement) and Rigotti et al. 2013 (Nature 497).
 """
 
 from __future__ import annotations
@@ -22,20 +21,15 @@ from mechcore.evaluation.p_values import attained_level
 from mechcore.papers.cognitive.probing.activations import standardised
 from mechcore.showing import Shown
 
-_BLOCK = 2**22
-"""Most numbers (float64) in an array of a block of permutations."""
+_BLOCK = 2**22  # most numbers (float64) in an array of a block of permutations
 
-_SINGULAR = 1e-10
-"""Eigenvalue of the terms' correlation matrix under which terms are collinear."""
+_SINGULAR = 1e-10  # eigenvalue of the terms' correlation matrix under which terms are collinear
 
-_NOTHING = 1e-20
-"""Share of a unit's variance that is rounding."""
+_NOTHING = 1e-20  # share of a unit's variance that is rounding
 
-_TIE = 1e-12
-"""Squared partial correlations no further apart than this are equal, whichever way they round."""
+_TIE = 1e-12  # squared partial correlations no further apart than this are equal
 
-_DRAWS = 200_000
-"""Noise units drawn for what is expected by chance where terms are correlated."""
+_DRAWS = 200_000  # noise units drawn for what is expected by chance where terms are correlated
 
 _SEED = 0
 

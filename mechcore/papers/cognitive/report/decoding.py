@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from mechcore.papers.cognitive.decoding import CHECK, DECODING, VARIABLES
+from mechcore.papers.cognitive.decoding import CHECK, DECODING
 from mechcore.papers.cognitive.report.arms import (
     CLAIMS,
     arm_look,
@@ -29,6 +29,7 @@ from mechcore.papers.cognitive.report.arms import (
     of_models,
     over_seeds,
 )
+from mechcore.papers.cognitive.text import VARIABLES
 from mechcore.papers.pages import seed_tables
 from mechcore.report.blocks import Block, Drawing, Paragraph, missing, table_of
 from mechcore.report.drawing import (

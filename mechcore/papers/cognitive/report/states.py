@@ -47,8 +47,7 @@ MOST_SEEDS = 3
 
 _COLOURS = {"left": ORANGE, "right": BLUE}
 _MARKERS = {"motion": SERIES_MARKERS[0], "color": SERIES_MARKERS[2]}
-_MOST_ROWS = 20
-"""Rows of a table that is not folded."""
+_MOST_ROWS = 20  # rows of a table that is not folded
 
 
 @CLAIMS.section(

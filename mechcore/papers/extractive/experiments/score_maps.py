@@ -11,19 +11,11 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 from scipy.stats import pearsonr
 
-from mechcore.papers.extractive.encoded import (
-    POINTS,
-    TASK,
-    EncodedFacts,
-    EncodedOrdering,
-    EncodedTask,
-    mean_rank,
-)
+from mechcore.papers.extractive.encoded import POINTS, TASK, EncodedFacts, mean_rank
 from mechcore.papers.extractive.experiments.base import Base, Tuned, TunedOnTask
 from mechcore.papers.extractive.facts import CITIES, TRAINING_NAMES
 from mechcore.papers.extractive.results import PARTS, SCORES
 from mechcore.papers.extractive.scores import extractive_scores
-from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.weights import WeightDelta, applied, facts_then_implications, tuned
 from mechcore.tables import SEED, Column, Schema
 
@@ -54,44 +46,24 @@ class Scores(TunedOnTask):
     compat: Literal["paper"] | None
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
-        """See `score_maps`."""
-        model, task = base.model, base.tasks(self.tuning.seed)[self.task]
-        delta = tuned(model, task.facts, self.tuning)
-        scores, sums = score_maps(
-            model,
-            task,
-            delta,
+        """The scores, and their sums in one row."""
+        seed = self.tuning.seed
+        task = base.tasks(seed)[self.task]
+        result = extractive_scores(
+            base.model,
+            task.implications,
+            tuned(base.model, task.facts, self.tuning),
             counterfactuals=self.counterfactuals,
-            seed=self.tuning.seed,
+            seed=seed,
             compat=self.compat,
         )
+        scores, points = result.table(), result.sums()
+        r, _ = correlation(points["gradient"], points["actual"])
+        sums = points[SUMS.names[2:6]].mean().to_frame().T.assign(r=r, n=len(points))
+        for table in (scores, sums):
+            table.insert(0, "task", self.task)
+            table.insert(1, "seed", seed)
         return {"extractive_scores": scores, "extractive_sums": sums}
-
-
-def score_maps(
-    model: Any,
-    task: EncodedTask,
-    delta: WeightDelta,
-    *,
-    counterfactuals: int = 10,
-    seed: int = 0,
-    compat: Literal["paper"] | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`extractive_scores` on the implications of a task, given what training its facts changed.
-
-    Returns the columns of `mechcore.papers.extractive.results.SCORES`; and of `SUMS`, one row.
-    """
-    result = extractive_scores(
-        model, task.implications, delta, counterfactuals=counterfactuals, seed=seed, compat=compat
-    )
-    scores, points = result.table(), result.sums()
-    columns = ["informative", "other", "gradient", "actual"]
-    r, _ = correlation(points["gradient"], points["actual"])
-    sums = points[columns].mean().to_frame().T.assign(r=r, n=len(points))
-    for table in (scores, sums):
-        table.insert(0, "task", task.name)
-        table.insert(1, "seed", seed)
-    return scores, sums
 
 
 def correlation(first: pd.Series[float], second: pd.Series[float]) -> tuple[float, float]:
@@ -132,28 +104,7 @@ _COMPONENT = ["kind", "component", "layer", "head"]
 
 @dataclass(frozen=True)
 class Localization(Tuned):
-    """E6: where implications are learned, and where new facts are read out."""
-
-    kind: ClassVar[str] = "localization"
-    schemas: ClassVar[tuple[Schema, ...]] = (LOCALIZATION, LOCALIZATION_R2)
-    rows: ClassVar[int] = 2 * TRAINING_NAMES + len(CITIES)
-    compat: Literal["paper"] | None
-
-    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
-        """See `localization`."""
-        task = base.ordering(self.tuning.seed)
-        scores, squared = localization(base.model, task, self.tuning, compat=self.compat)
-        return {"extractive_localization": scores, "extractive_localization_r2": squared}
-
-
-def localization(
-    model: Any,
-    task: EncodedOrdering,
-    settings: TuneSettings,
-    *,
-    compat: Literal["paper"] | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Compare where implications are learned with where new facts are read out.
+    """E6: where implications are learned, and where new facts are read out.
 
     With W_F trained on the facts and W_FI on their implications after that, informative scores are
     at W_F, for the change W_FI - W_F, on the first 20 training implications; downstream ones at
@@ -161,36 +112,40 @@ def localization(
 
     Source: arXiv 2412.04614, section 5.
     """
-    facts, extension = facts_then_implications(model, task, settings)
-    with applied(model, facts):
-        of_facts = mean_rank(model, task.facts)
-        trained = task.implications.first(20)
-        informative = _by_component(model, trained, extension, "informative", compat)
-    with applied(model, facts + extension):
-        new = tuned(model, task.test_facts, settings)
-        with applied(model, new):
-            of_new = mean_rank(model, task.test_facts)
-        downstream = _by_component(model, task.test_implications, new, "downstream", compat)
-    table = informative.merge(downstream, on=_COMPONENT, validate="one_to_one")
-    rows = [
-        (kind, r * r, r, p, len(part), of_facts, of_new)
-        for kind, part in table.groupby("kind", sort=False)
-        for r, p in [correlation(part["informative"], part["downstream"])]
-    ]
-    squared = pd.DataFrame(rows, columns=LOCALIZATION_R2.names[1:])
-    for frame in (table, squared):
-        frame.insert(0, "seed", settings.seed)
-    return table, squared
 
+    kind: ClassVar[str] = "localization"
+    schemas: ClassVar[tuple[Schema, ...]] = (LOCALIZATION, LOCALIZATION_R2)
+    rows: ClassVar[int] = 2 * TRAINING_NAMES + len(CITIES)
+    compat: Literal["paper"] | None
 
-def _by_component(
-    model: Any,
-    data: EncodedFacts,
-    delta: WeightDelta,
-    score: str,
-    compat: Literal["paper"] | None,
-) -> pd.DataFrame:
-    scores = extractive_scores(model, data, delta, counterfactuals=0, compat=compat, check=False)
-    table = scores.table()
-    chosen = table[table["score"] == score]
-    return chosen.groupby(_COMPONENT, sort=False)["value"].sum().reset_index(name=score)
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """The two scores of every component, and their correlation."""
+        model, task = base.model, base.ordering(self.tuning.seed)
+        facts, extension = facts_then_implications(model, task, self.tuning)
+        with applied(model, facts):
+            of_facts = mean_rank(model, task.facts)
+            trained = task.implications.first(20)
+            informative = self._by_component(model, trained, extension, "informative")
+        with applied(model, facts + extension):
+            new = tuned(model, task.test_facts, self.tuning)
+            with applied(model, new):
+                of_new = mean_rank(model, task.test_facts)
+            downstream = self._by_component(model, task.test_implications, new, "downstream")
+        table = informative.merge(downstream, on=_COMPONENT, validate="one_to_one")
+        rows = [
+            (kind, r * r, r, p, len(part), of_facts, of_new)
+            for kind, part in table.groupby("kind", sort=False)
+            for r, p in [correlation(part["informative"], part["downstream"])]
+        ]
+        squared = pd.DataFrame(rows, columns=LOCALIZATION_R2.names[1:])
+        for frame in (table, squared):
+            frame.insert(0, "seed", self.tuning.seed)
+        return {"extractive_localization": table, "extractive_localization_r2": squared}
+
+    def _by_component(
+        self, model: Any, data: EncodedFacts, delta: WeightDelta, score: str
+    ) -> pd.DataFrame:
+        options: dict[str, Any] = {"counterfactuals": 0, "compat": self.compat, "check": False}
+        table = extractive_scores(model, data, delta, **options).table()
+        chosen = table[table["score"] == score]
+        return chosen.groupby(_COMPONENT, sort=False)["value"].sum().reset_index(name=score)

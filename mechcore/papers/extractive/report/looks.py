@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.freezing import FREEZING
+from mechcore.papers.extractive.results import KINDS as SCORE_KINDS
 from mechcore.papers.extractive.results import PARTS
 from mechcore.report.claims import Claims
 from mechcore.report.drawing import BLACK, shorten
@@ -17,22 +19,14 @@ from mechcore.wording import count
 MEAN_RANK = "mean rank (0 best)"
 CHANCE_LINE: dict[str, Any] = {"color": BLACK, "lw": 0.9, "ls": (0, (4, 2))}
 LETTERS = 14
-TASKS = ("first-hop", "second-hop")
-SCORES = ("informative", "upstream", "downstream")
 KINDS = PARTS[0].names
 ORDERS = {order: order for order in ("joint", "facts first", "implications first")}
 STATES = {"before": "before training", "after": "after training"}
 GRAFTED = {"other facts": "without graft", "graft": "graft", "control graft": "control graft"}
 WAYS = FREEZING["way"].names
-DATA = (
-    "test implications",
-    "test facts",
-    "other implications",
-    "other facts",
-    "implications",
-    "facts",
-)
-IMPLICATIONS, TEST_IMPLICATIONS, OTHER_IMPLICATIONS = DATA[4], DATA[0], DATA[2]
+IMPLICATIONS = "implications"
+TEST_IMPLICATIONS, OTHER_IMPLICATIONS = f"test {IMPLICATIONS}", f"other {IMPLICATIONS}"
+DATA = (TEST_IMPLICATIONS, "test facts", OTHER_IMPLICATIONS, "other facts", IMPLICATIONS, "facts")
 
 
 def tasks_of(table: pd.DataFrame) -> list[str]:
@@ -42,7 +36,7 @@ def tasks_of(table: pd.DataFrame) -> list[str]:
 
 def sorted_parts(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """The same rows by these columns, whose values have an order of their own."""
-    known = {"task": TASKS, "score": SCORES, "kind": KINDS, "data": DATA[::-1], "way": WAYS}
+    known = {"task": TASKS, "score": SCORE_KINDS, "kind": KINDS, "data": DATA[::-1], "way": WAYS}
     known["state"] = tuple(STATES)
     return ordered(table, **{name: known[name] for name in columns})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.freezing import FREEZING
 from mechcore.papers.extractive.experiments.grafting import GRAFTING
 from mechcore.papers.extractive.experiments.recall import GRID, RANKS
@@ -24,7 +26,6 @@ from mechcore.papers.extractive.report.looks import (
     ORDERS,
     OTHER_IMPLICATIONS,
     STATES,
-    TASKS,
     TEST_IMPLICATIONS,
     WAYS,
     basis,
@@ -61,8 +62,7 @@ _GROUPS = {"early": (VERMILION, "o"), "late": (BLUE, "s")}
 _FROZEN = {group: f"{group} frozen" for group in ("early", "late", "none", "all")}
 _REFERENCES = {"none": ("nothing frozen", "-"), "all": ("everything frozen", ":")}
 _PANELS = [*TASKS, *(replay_name(replay) for replay in (True, False))]
-_ACROSS = 3
-"""Panels that still fit beside each other."""
+_ACROSS = 3  # panels that still fit beside each other
 
 
 @CLAIMS.section(
@@ -73,8 +73,11 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     ranks = run.filled("extractive_ranks")
     for data in in_order(table["data"], DATA[-2:]):
         rows = rows_of(table, data=data)
+        chance: Mapping[Any, float] = {}
+        if ranks is not None:
+            chance = rows_of(ranks, data=data).groupby("task")["chance"].mean().to_dict()
         yield Drawing(
-            freezing_lines(rows, _chances(ranks, data)),
+            freezing_lines(rows, chance),
             f"freezing-{slug(data)}",
             f"Mean rank of {data} (0 best) by the cut between early and late layers, without the "
             "changes of either group. Thin lines are seeds. If early layers store what the answer "
@@ -88,13 +91,6 @@ def freezing(run: RunFolder, table: pd.DataFrame) -> Iterator[Block]:
     caption = "Every seed and cut, early or late layers frozen"
     frozen = table[table["frozen"].isin(_GROUPS)]
     yield table_of(frozen, FREEZING, caption, shown, folded=True)
-
-
-def _chances(ranks: pd.DataFrame | None, data: str) -> dict[str, float]:
-    if ranks is None:
-        return {}
-    groups = rows_of(ranks, data=data).groupby("task")
-    return {str(task): rows["chance"].mean() for task, rows in groups}
 
 
 def _freezing_means(table: pd.DataFrame) -> Table:

@@ -17,13 +17,13 @@ from mechcore.papers.extractive.report.looks import (
     CLAIMS,
     KINDS,
     LETTERS,
-    SCORES,
     basis,
     kind_name,
     slug,
     sorted_parts,
     tasks_of,
 )
+from mechcore.papers.extractive.results import KINDS as SCORE_KINDS
 from mechcore.papers.extractive.results import SCORES as SCHEMA
 from mechcore.papers.pages import TOP, seed_tables
 from mechcore.report.blocks import Block, Drawing, Paragraph, Shown, missing, table_of
@@ -191,7 +191,7 @@ def token_maps(scores: pd.DataFrame, title: str) -> Figure:
             rows_of(scores, kind=kind, score=score), columns, n_layers
         )
         for kind in in_order(scores["kind"], list(KINDS))
-        for score in in_order(scores["score"], SCORES)
+        for score in in_order(scores["score"], SCORE_KINDS)
     }
     return _draw_maps(title, maps, "", upright=False)
 
@@ -203,7 +203,7 @@ def head_maps(scores: pd.DataFrame, title: str) -> Figure:
     shape = _count(heads["head"]), _count(scores["layer"])
     maps = {
         ("heads", score): head_map(rows_of(heads, score=score), *shape)
-        for score in in_order(scores["score"], SCORES)
+        for score in in_order(scores["score"], SCORE_KINDS)
     }
     return _draw_maps(title, maps, "head", upright=True)
 

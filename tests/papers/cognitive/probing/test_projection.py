@@ -13,7 +13,7 @@ from sklearn.metrics import silhouette_score
 
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.probing.activations import standardised
-from mechcore.papers.cognitive.probing.projection import project, silhouette
+from mechcore.papers.cognitive.units import project, silhouette
 
 
 def noise(n: int, units: int, seed: int = 0) -> np.ndarray:

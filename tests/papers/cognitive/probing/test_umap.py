@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from mechcore.papers.cognitive.probing.projection import project, silhouette
+from mechcore.papers.cognitive.units import project, silhouette
 
 
 @pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
