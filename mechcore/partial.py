@@ -28,11 +28,7 @@ SECONDS_BETWEEN_SAVES = 30.0
 
 
 class Partial:
-    """Tensors of unfinished work, in a file of ``folder``; None saves nothing.
-
-    Its name has a digest of ``depends_on``: all that determines the results. An `InputError` says
-    that the folder cannot be written.
-    """
+    """Tensors of unfinished work, in a file of ``folder``, if any, named by what they depend on."""
 
     def __init__(self, folder: str | Path | None, kind: str, **depends_on: Any) -> None:
         self.path: Path | None = None

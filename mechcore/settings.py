@@ -1,7 +1,4 @@
-"""Settings, each written once: a field of a frozen dataclass, described by `setting`.
-
-Validation, the command-line option, the line in a file's template and the reference come from it.
-"""
+"""Settings, each written once: a field of a frozen dataclass, described by `setting`."""
 
 from __future__ import annotations
 
@@ -84,11 +81,7 @@ OF_STUDY = "mechcore-of-study"
 
 @dataclass(frozen=True)
 class Presets(Generic[S]):
-    """Named settings of one class, to be used as they are or with changes.
-
-    ``option`` and ``preset_option`` are the command-line options for changes without their own
-    option and for the preset; ``changed`` derives further changes from given ones.
-    """
+    """Named settings of one class; ``changed`` derives further changes from given ones."""
 
     what: str
     named: Mapping[str, S]

@@ -35,11 +35,7 @@ _VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_modul
 
 
 def code_digests(things: Iterable[object]) -> dict[str, str]:
-    """Digests of the code of classes and functions by module, including those of base classes.
-
-    Objects from a notebook or script count by their own name, without what they call there; an
-    `InputError` says that their source cannot be read.
-    """
+    """Digests of the code of classes and functions by module; of a notebook's by their own name."""
     digests: dict[str, str] = {}
     waiting: list[str] = []
     for thing in things:

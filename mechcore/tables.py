@@ -1,7 +1,4 @@
-"""The content of a table, described once, next to the function that makes it.
-
-Writing and reading, the report's headers and numbers, and the reference come from its `Schema`.
-"""
+"""The content of a table, described once, next to the function that makes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks for the tests of packages that extend mechcore, on tiny models, in seconds.
-
-They raise an AssertionError that says what was checked, what it returned, what was expected.
-"""
+"""Checks for the tests of packages that extend mechcore: an AssertionError says what is wrong."""
 
 from __future__ import annotations
 

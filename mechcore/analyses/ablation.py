@@ -103,11 +103,7 @@ class Ablation(Ablating, Analysis):
         return () if self.components else self.reads
 
     def named(self, shape: ModelShape) -> list[Component]:
-        """The named components.
-
-        Raises:
-            InputError: the model lacks one of them.
-        """
+        """The named components; raises `InputError` if the model lacks one of them."""
         named: set[Component] = set()
         for name in self.components:
             named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}

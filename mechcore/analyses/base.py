@@ -1,7 +1,4 @@
-"""The base class of analyses: one question about a model, a frozen dataclass.
-
-From it follow a job, an entry in a study's file, a command, a lab method, and parts of the page.
-"""
+"""The base class of analyses: one question about a model, a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import ConfigDict
 
@@ -28,6 +25,10 @@ if TYPE_CHECKING:
     from mechcore.pruning.settings import PruneSettings
     from mechcore.steps.inputs import Inputs
     from mechcore.study.step import Job, Work
+
+
+Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
+"""Tables by name."""
 
 
 def of_study() -> Any:
@@ -72,10 +73,7 @@ class Planning(Protocol):
         splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
-        """A job for a step, with its `of_study` fields filled in.
-
-        ``needs`` are further jobs; ``splits`` and ``label`` are in place of the step's.
-        """
+        """A job for a step; ``needs`` are added, other arguments replace those of the step."""
 
     def means(self, split: str) -> Job:
         """Mean activations on the data of a split."""
@@ -138,18 +136,10 @@ class Analysis(MainStep):
         return not cls.cuts_paths or fill != "counterfactual"
 
     def check_inputs(self, inputs: Inputs) -> None:
-        """Check the settings against the model and the data, before any work.
+        """Raise `InputError`, before any work, unless the settings fit the model and the data."""
 
-        Raises:
-            InputError: the settings do not fit them.
-        """
-
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
-        """Compute its tables, by name, from what `mechcore.steps.base` reads of the job.
-
-        Raises:
-            MechcoreError: the analysis cannot be computed.
-        """
+    def compute(self, work: Work) -> Tables:
+        """Its tables, by name; raises `MechcoreError` if they cannot be computed."""
         raise NotImplementedError
 
     def run(self, work: Work) -> None:
@@ -163,19 +153,16 @@ class Analysis(MainStep):
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterable[report.Block]:
         """The blocks that page and notebook show; none where a run lacks its tables."""
-        del run
         return ()
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterable[str]:
         """Its results for the summary, one sentence each; the first is its headline."""
-        del run
         return ()
 
     @classmethod
     def tiles(cls, run: report.RunFolder) -> Iterable[report.Tile]:
         """Its headline numbers, for the summary."""
-        del run
         return ()
 
     @classmethod

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mechcore import report
-from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
+from mechcore.analyses.base import Ablating, Analysis, Tables, of_study, tables_in
 from mechcore.analyses.roles import Roles
 from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Work
 from mechcore.wording import ALL, FULL, PLACES, count, listed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DRAWN = 20
 """Sets in the figure."""
@@ -51,7 +48,7 @@ class Responses(Ablating, Analysis):
 
         return [*super().uses(), *(FEATURES[name] for name in FEATURES)]
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+    def compute(self, work: Work) -> Tables:
         """See `Analysis.compute`."""
         from mechcore.ablation import ComponentSet
         from mechcore.ablation.effects import responses

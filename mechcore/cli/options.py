@@ -1,7 +1,4 @@
-"""Options of the command line, made from classes of settings.
-
-One that is not given has no value, so that given ones, even with defaults, override a file.
-"""
+"""Options of the command line, made from classes of settings; only given ones have a value."""
 
 from __future__ import annotations
 

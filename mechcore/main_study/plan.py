@@ -25,14 +25,7 @@ from mechcore.pruning.settings import PruneSettings
 from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
-from mechcore.steps.bench import (
-    MODEL,
-    TRAINING,
-    CheckpointInput,
-    DataInput,
-    ModelInput,
-    TrainedInput,
-)
+from mechcore.steps.bench import MODEL, TRAINING, DataInput, ModelInput
 from mechcore.steps.config import TEST_SPLITS, ModelConfig
 from mechcore.steps.inputs import (
     check_sources,
@@ -131,7 +124,7 @@ class _Planner:
         self._names = {split: data_name(split, config.model, config.data) for split in SPLITS}
         self._groups = groups_of(config.model, config.data)
         answers = any(ANALYSES[name].answers for name in self.asked)
-        self._model: ModelInput = CheckpointInput(config.model, answers)
+        self._model = ModelInput(config.model, answers)
         self._series: dict[Any, ModelInput] = {}
         self._half: int | None = None
         self._method = config.method
@@ -227,7 +220,7 @@ class _Planner:
         }
         if inputs:
             inputs = {MODEL: self._model, **inputs}
-            if isinstance(self._model, TrainedInput):
+            if self._model.trained:
                 wanted[TRAINING] = self.known[TRAINING]
         label = f"{self.name}: {label}" if self.name else label
         filled, hash_file = self._filled(step), self.hash_file
@@ -266,7 +259,7 @@ class _Planner:
         job = self._about(_data=data).job(step)
         # The trained model names its own classes.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
-        self._series = {step: TrainedInput(model, name) for step, name in steps.items()}
+        self._series = {step: ModelInput(model, trained=name) for step, name in steps.items()}
         self._model = self._series[max(steps)]
         return job
 
@@ -335,7 +328,7 @@ class _Planner:
         config, accuracies, models = self.config, {}, self._series
         if config.checkpoints != (TRAINED,):
             named = _series(config.checkpoints, config.model) if config.checkpoints else {}
-            models = {step: CheckpointInput(model) for step, model in named.items()}
+            models = {step: ModelInput(model) for step, model in named.items()}
         runs: dict[str, Any] = {"target_sparsities": tuple(target_sparsities)}
         runs |= {"seeds": config.seeds if seeds is None else tuple(seeds)}
         config = replace(config, **runs, prune=prune or config.prune)

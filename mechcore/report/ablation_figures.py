@@ -52,12 +52,10 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
 
 
 @drawing.styled
-def pair_interactions(
-    interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
-) -> Figure:
+def pair_interactions(interactions: pd.DataFrame, metric: str = "margin") -> Figure:
     """Interaction of every pair, or of components in the largest ones; a panel per data set."""
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
-    return _pair_grids(_by_data(pairs[pairs["subset"] == subset]), metric)
+    return _pair_grids(_by_data(pairs[pairs["subset"] == ALL]), metric)
 
 
 @drawing.styled

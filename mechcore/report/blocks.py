@@ -120,11 +120,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure inside the page; ``saved`` lists the formats of its files beside the page.
-
-    ``fold`` is the summary line of a collapsed figure; if empty, the figure is always visible.
-    ``inline`` is the figure as HTML if it has spots.
-    """
+    """A figure in the page, collapsed under its ``fold``; with spots, ``inline`` is its HTML."""
 
     name: str
     caption: str

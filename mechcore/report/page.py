@@ -119,10 +119,7 @@ def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = 
 
 
 class Explainer:
-    """Adds the meaning of terms as tooltips; the Tab key stops at the first use in each section.
-
-    The term "Change and interaction" explains both words.
-    """
+    """Adds the meaning of terms as tooltips; the Tab key stops at the first use in each section."""
 
     def __init__(self, terms: Sequence[tuple[str, str]] = ()) -> None:
         self._meanings = {

@@ -14,12 +14,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.repair.fitting import Settings
 from mechcore.repair.ladder import MOST_TESTED, Labelled, Ladder, check_rungs, runs_of
 from mechcore.repair.model import RepairableModel
-from mechcore.repair.outcome import (
-    REPAIR_TRANSFER,
-    choices_table,
-    gates_table,
-    repair_table,
-)
+from mechcore.repair.outcome import REPAIR_TRANSFER, choices_table, gates_table, repair_table
 from mechcore.repair.rungs import RUNGS
 from mechcore.steps.inputs import Inputs
 

@@ -59,12 +59,11 @@ def run_study(
     executor: Executor | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Run the remaining jobs of a study, and write its results and reports, whose paths it returns.
+    """Run the remaining jobs of a study; write its results and reports, whose paths it returns.
 
-    Everything is checked before anything is written. Each of several variants gets a subfolder.
-    ``store``, by default in ``out``, can be shared; jobs run in this process unless ``executor``
-    says otherwise; ``origins`` of settings that are not defaults are Python unless given.
-    Raises `InputError` before any work, `StudyError` if jobs failed, `StoreError` on a full disk.
+    Each of several variants gets a subfolder. ``store``, by default in ``out``, can be shared; jobs
+    run in this process unless ``executor`` says otherwise. Raises `InputError` before any work,
+    `StudyError` if jobs failed, `StoreError` on a full disk.
     """
     out = Path(out)
     executor = executor or STUDIES[kind].executor(settings)
