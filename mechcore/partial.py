@@ -120,15 +120,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, MeanActivations):
         kinds = ("z", "mlp", "samples_z", "samples_mlp")
         return tensors_digest({name: getattr(value, name) for name in kinds})
-    return [ModelIdentity.of(value).weights, _configuration(value)]
-
-
-def _configuration(model: Any) -> str:
-    """A model's settings, except its name and device."""
     config = (
-        model.original_model.config.to_dict() if kind_of(model) == "bridge" else vars(model.cfg)
+        value.original_model.config.to_dict() if kind_of(value) == "bridge" else vars(value.cfg)
     )
-    return json.dumps({n: v for n, v in config.items() if n not in _PLACES}, default=str)
+    settings = {name: setting for name, setting in config.items() if name not in _PLACES}
+    return [ModelIdentity.of(value).weights, json.dumps(settings, default=str)]
 
 
 _PLACES = ("_name_or_path", "model_name", "tokenizer_name", "device", "n_devices")

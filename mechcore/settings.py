@@ -193,13 +193,9 @@ def _list_problem(kind: Any, value: Any, setting: Setting) -> str:
     return f"{listed}, each {_problem(kind, None, setting)}"
 
 
+@cache
 def entries(kind: Any) -> Mapping[str, Entry]:
     """The settings of a class by name, in order."""
-    return _entries(kind)
-
-
-@cache
-def _entries(kind: Any) -> Mapping[str, Entry]:
     hints = get_type_hints(kind)
     known = {}
     for own in fields(kind):

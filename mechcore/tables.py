@@ -138,26 +138,15 @@ def estimate(
     ``over`` says how the interval is computed; ``populations`` adds ends for the other population,
     if examples form clusters; ``options`` are other attributes of the columns.
     """
-    value = Column(name, kind, meaning, ends=(low, high), **options)
-    lower, upper = (
-        Column(end, kind, text, **options | {"optional": optional_ends, "header": ""})
-        for end, text in (
-            (low, f"lower end of the 95 % interval of {name} ({over})"),
-            (high, "its upper end"),
-        )
-    )
-    if not populations:
-        return value, lower, upper
-    others = (
-        replace(
-            end,
-            name=end.name.removesuffix(side) + "other_" + side,
-            meaning=f"{end.meaning}, for the other population",
-            optional=True,
-        )
-        for end, side in ((lower, "low"), (upper, "high"))
-    )
-    return value, lower, upper, *others
+    ends = {low: f"lower end of the 95 % interval of {name} ({over})", high: "its upper end"}
+    columns = [Column(name, kind, meaning, ends=(low, high), **options)]
+    options = options | {"header": "", "optional": optional_ends}
+    columns += [Column(end, kind, text, **options) for end, text in ends.items()]
+    for end, text in ends.items() if populations else ():
+        other = re.sub("(low|high)$", r"other_\1", end)
+        text = f"{text}, for the other population"
+        columns.append(Column(other, kind, text, **options | {"optional": True}))
+    return tuple(columns)
 
 
 @dataclass(frozen=True)

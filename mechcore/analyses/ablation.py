@@ -203,7 +203,6 @@ def _singles(overall: pd.DataFrame) -> pd.DataFrame:
 
 
 def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[report.Block]:
-
     drawn = len(report.figures.sets_to_draw(ablation))
     left_out = f" {drawn} of {n_sets} sets are drawn; joint sets with smaller changes are omitted."
     left_out *= drawn < n_sets

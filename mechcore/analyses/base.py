@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
-"""Tables by name."""
 
 
 def of_study() -> Any:

@@ -14,8 +14,7 @@ from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Work
 from mechcore.wording import ALL, FULL, PLACES, count, listed
 
-DRAWN = 20
-"""Sets in the figure."""
+_DRAWN = 20  # sets in the figure
 _DRAWING = "Spearman's rho of features with the change in margin without a set, within labels; of "
 _DRAWING += "the full model, with its margin."
 
@@ -87,7 +86,7 @@ class Responses(Ablating, Analysis):
         shown = strongest(table[table["kind"] != SUBNETWORK])
         drawn = table[table["label"] != ALL]
         names = [n for n in dict.fromkeys([FULL, CORE, *shown["set"]]) if n in {*drawn["set"]}]
-        figure = report.ablation_figures.responses(drawn, names[:DRAWN])
+        figure = report.ablation_figures.responses(drawn, names[:_DRAWN])
         alt = "Heatmaps, set by feature; the numbers are in responses.csv."
         yield report.Drawing(figure, cls.kind, _DRAWING, alt)
         columns: list[report.Shown] = ["set", report.groups.PLACED, "label", "feature"]

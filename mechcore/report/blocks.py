@@ -276,16 +276,7 @@ def data_uri(content: bytes, kind: str) -> str:
     return f"data:{kind}{encoded}"
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file embedded in the page: its name, its size in bytes, and its content as a data URI."""
-
-    name: str
-    size: int
-    uri: str
-
-
-def download(path: Path, kind: str = CSV) -> Download:
-    """Embed a file."""
+def download(path: Path, kind: str = CSV) -> dict[str, Any]:
+    """A file to embed: its name, its size in bytes, and its content as a data URI."""
     content = path.read_bytes()
-    return Download(visible(path.name), len(content), data_uri(content, kind))
+    return {"name": visible(path.name), "size": len(content), "uri": data_uri(content, kind)}
