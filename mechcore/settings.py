@@ -253,9 +253,6 @@ def origins(*stages: tuple[str, Any]) -> dict[str, str]:
     """Where each setting that is not a default came from.
 
     ``stages`` are successive settings of one class, each with the origin of its changes.
-
-    >>> origins(("defaults", Setting("")), ("file", Setting("a")), ("options", Setting("a", "-b")))
-    {'help': 'file', 'option': 'options'}
     """
     known: dict[str, str] = {}
     for (_, before), (origin, after) in pairwise(stages):

@@ -70,11 +70,7 @@ class Column:
         return name == self.name
 
     def show(self, value: Any, low: float = math.nan, high: float = math.nan) -> str:
-        """A value as shown on a page, with the ends of its interval if given.
-
-        >>> Column("accuracy", "share").show(0.5, 0.25, 0.75) == "50.0\u00a0% [25.0, 75.0]"
-        True
-        """
+        """A value as shown on a page, with the ends of its interval if given."""
         if self.kind == "text":
             return self.names.get(value, str(value))
         if self.kind == "flag":

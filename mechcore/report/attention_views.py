@@ -18,26 +18,6 @@ from mechcore.report.blocks import script_json
 
 _SUBSCRIPTS = ("\u2081", "\u2082")
 
-_DRAW = """(function draw(tries) {
-  const place = document.getElementById(%(place)s);
-  if (!place) return;
-  if (tries === 50 && window.IntersectionObserver) {
-    new IntersectionObserver(function (seen, watcher) {
-      if (!seen.some((entry) => entry.isIntersecting)) return;
-      watcher.disconnect();
-      draw(49);
-    }, {rootMargin: "600px"}).observe(place);
-  } else if (window.CircuitsVis) {
-    place.textContent = "";
-    CircuitsVis.render(place.id, CircuitsVis.%(element)s, %(props)s);
-  } else if (tries > 0) {
-    setTimeout(draw, 100, tries - 1);
-  } else {
-    place.textContent = "The drawing library is missing from this page: restart the kernel " +
-      "and rerun the notebook.";
-  }
-})(50);"""
-
 
 @cache
 def library_script() -> str:
@@ -87,7 +67,8 @@ class AttentionView:
             props["attention"] = [example.pattern for example in self.examples]
             props["attentionHeadNames"] = list(self.titles)
         values = {"place": script_json(place), "element": element, "props": script_json(props)}
-        script = _DRAW % values
+        path = files("mechcore.report").joinpath("templates", "attention.js")
+        script = path.read_text(encoding="utf-8").strip() % values
         return f'<div><div id="{place}"></div><script>{script}</script></div>'
 
     def save(self, path: str | Path) -> Path:
