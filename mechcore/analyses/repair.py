@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING, Any
 
 from mechcore import report
-from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.analyses.base import Analysis, Tables, of_study, tables_in
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.repair import HELD_OUT, INSIDE, OWN_RUNGS, REPAIRED
@@ -31,7 +31,21 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechcore.repair.ladder import Labelled
     from mechcore.steps.inputs import Inputs
+
+CHECKPOINTS = "repaired"
+_MOST_SUBSETS = 40  # subsets in the transfer matrix
+
+
+def _labelled(inputs: Inputs, split: str, seed: int | None = None) -> Labelled:
+    """The examples of a split, with what is correct; with a seed, as many as are tested at most."""
+    from mechcore.repair.ladder import MOST_TESTED, Labelled
+
+    data = inputs.data[split]
+    if seed is not None:
+        data = data.part(data.examples.sample_rows(MOST_TESTED, seed))
+    return Labelled(data, inputs.readout(split).correct_classes(data))
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,6 @@ class Repair(Analysis):
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
         from mechcore.repair.ladder import check_rungs, runs_of
-        from mechcore.steps.repair import labelled
 
         check_rungs((*self.rungs, *self.save))
         if inputs.data["ood"].answers is not None:
@@ -99,7 +112,7 @@ class Repair(Analysis):
                 "repair: the model is a language model, whose answers are words of its vocabulary; "
                 "expected a classifier, whose last layer can be fitted"
             )
-        outside = labelled(inputs, "ood")
+        outside = _labelled(inputs, "ood")
         if len(set(outside.label.tolist())) < 2:
             raise InputError(
                 "repair: the out-of-domain examples have one label, on which always saying it "
@@ -107,12 +120,53 @@ class Repair(Analysis):
             )
         runs_of(outside, self.examples, self.draws, self.folds, self.seed, len(inputs.data["id"]))
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
-        """See `Analysis.compute`."""
-        from mechcore.steps.repair import repair_tables
+    def compute(self, work: Work) -> Tables:
+        """See `Analysis.compute`; also writes the checkpoints of repairs to save."""
+        import numpy as np
+        import pandas as pd
 
-        inputs = inputs_of(work)
-        return repair_tables(self, inputs, means_of(work, inputs), work.folder, work.partial)
+        from mechcore.ablation.effects.net import label_names
+        from mechcore.repair import outcome
+        from mechcore.repair.fitting import Settings
+        from mechcore.repair.ladder import Ladder, check_rungs, runs_of
+        from mechcore.repair.model import RepairableModel
+        from mechcore.repair.rungs import RUNGS
+
+        inputs, rungs = inputs_of(work), check_rungs(self.rungs)
+        gated = any(RUNGS[name].gated for name in (*rungs, *self.save))
+        means, source = means_of(work, inputs) if gated else None, str(inputs.config.source)
+        how = (inputs.tokenizer, means, inputs.config.revision)
+        model = RepairableModel(inputs.model, source, *how)
+        outside, inside = _labelled(inputs, "ood"), _labelled(inputs, "id", self.seed)
+        train = inputs.data["train"]
+        guard = train.part(train.examples.sample_rows(self.guard_examples, self.seed))
+        settings = Settings(self.steps, guard=self.guard, seed=self.seed)
+        ladder, n_inside = Ladder(model, outside, inside, guard, settings), len(inside.data)
+        runs = runs_of(outside, self.examples, self.draws, self.folds, self.seed, n_inside)
+        done, most = list(ladder.outcomes(runs, rungs, work.partial)), max(self.examples)
+        names: dict[str, Sequence[str]] = {
+            split: label_names(of.correct.numpy(), of.data.examples.frame["label"].tolist())
+            for split, of in (("ood", outside), ("id", inside))
+        }
+        tables = {
+            "repair": outcome.repair_table(done, outside, inside, names, least=self.least),
+            "repair_choices": outcome.choices_table(done),
+        }
+        if "gates" in rungs:
+            gates = ([o for o in done if o.run.n_examples == most], model.shape.components)
+            tables["repair_gates"] = outcome.gates_table(*gates, model.shape.index)
+        subsets = np.unique(outside.data.examples.frame["subset"].astype(str))
+        if 1 < len(subsets) <= _MOST_SUBSETS:
+            changes = pd.DataFrame(ladder.transfer(most), subsets, subsets).stack(future_stack=True)
+            columns = outcome.REPAIR_TRANSFER.names
+            tables["repair_transfer"] = changes.reset_index().set_axis(columns, axis=1)
+        if self.save:
+            (run,) = runs_of(outside, [most], 1, 1, self.seed, n_inside)
+            fitting, folder = ladder.fitting(run.repair), work.folder / CHECKPOINTS
+            for name in self.save:
+                facts = {"repair": name, "source": source, "examples": most}
+                model.save(fitting.fit(name).weights, folder / name, facts)
+        return tables
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
