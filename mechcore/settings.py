@@ -193,9 +193,7 @@ def _list_problem(kind: Any, value: Any, setting: Setting) -> str:
     return f"{listed}, each {_problem(kind, None, setting)}"
 
 
-@cache
-def entries(kind: Any) -> Mapping[str, Entry]:
-    """The settings of a class by name, in order."""
+def _entries(kind: Any) -> Mapping[str, Entry]:
     hints = get_type_hints(kind)
     known = {}
     for own in fields(kind):
@@ -204,6 +202,10 @@ def entries(kind: Any) -> Mapping[str, Entry]:
             described = own.metadata.get(DESCRIBED, Setting(""))
             known[own.name] = Entry(own.name, hints[own.name], default, described)
     return known
+
+
+entries: Callable[[Any], Mapping[str, Entry]] = cache(_entries)
+"""The settings of a class by name, in order."""
 
 
 def check(settings: Any, what: str) -> None:

@@ -80,9 +80,8 @@ def _embedded(which: Any = "encoder", answers: bool = True) -> Any:
 def check_fill(kind: FillMaker) -> None:
     """Check a fill, given by name or maker, on the embedded encoder.
 
-    Its values must have the right shapes, be finite and depend only on the seed. Masks of ones
-    must not change the logits; masks of zeros must give the logits of a model in which plain torch
-    hooks insert the values, unless the fill draws at random. The model must stay unchanged.
+    Its values must be finite and depend only on the seed; masks of ones must not change the logits,
+    and masks of zeros must give those of a model into which plain torch hooks put the values.
     """
     with _checking("fill", kind), torch.no_grad():
         model, data = _embedded()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pydantic import ConfigDict
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
     from mechcore.ablation import Ablations
     from mechcore.ablation.cuts import Cut
+    from mechcore.main_study.plan import Planner
     from mechcore.masking.fills import FillMaker
     from mechcore.masking.means import MeanActivations
-    from mechcore.pruning.settings import PruneSettings
     from mechcore.steps.inputs import Inputs
     from mechcore.study.step import Job, Work
 
 
 Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
+Planning: TypeAlias = "Planner"
 
 
 def of_study() -> Any:
@@ -47,49 +48,6 @@ class tables_in:
 
     def __get__(self, instance: object, owner: type) -> tuple[Schema, ...]:
         return tuple(map(resolve_name, self.places))
-
-
-class Planning(Protocol):
-    """The interface through which an analysis plans its jobs."""
-
-    @property
-    def known(self) -> Mapping[str, Job]:
-        """The jobs planned so far, by the name under which others need them."""
-
-    @property
-    def fill(self) -> str:
-        """What replaces an ablated output."""
-
-    @property
-    def splits(self) -> Sequence[str]:
-        """The available splits, of ``"train"``, ``"id"`` and ``"ood"``."""
-
-    def job(
-        self,
-        step: MainStep,
-        *,
-        needs: Mapping[str, Job] | None = None,
-        splits: Sequence[str] | None = None,
-        label: str = "",
-    ) -> Job:
-        """A job for a step; ``needs`` are added, other arguments replace those of the step."""
-
-    def means(self, split: str) -> Job:
-        """Mean activations on the data of a split."""
-
-    def masks_of_halves(self) -> Mapping[str, Job]:
-        """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
-
-    def by_methods(self, methods: Sequence[str]) -> Mapping[str, Job]:
-        """Subnetworks by each of several methods, and what they and the full model answer."""
-
-    def at_checkpoints(
-        self,
-        target_sparsities: Sequence[float],
-        seeds: Sequence[int] | None,
-        prune: PruneSettings | None,
-    ) -> Mapping[Any, Job]:
-        """Accuracies of each checkpoint and its subnetworks; None takes the study's setting."""
 
 
 class Analysis(MainStep):

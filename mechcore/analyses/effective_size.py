@@ -13,7 +13,7 @@ from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import setting
-from mechcore.study.step import TABLES_FOLDER, Job, Work
+from mechcore.study.step import Job, Work
 from mechcore.wording import count, listed, percent, sparsity, whole
 
 if TYPE_CHECKING:
@@ -73,20 +73,14 @@ class EffectiveSize(Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.steps.answers import joined
-        from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, no_mask
+        from mechcore.steps.masks import MISSING_GRID_MASKS, no_mask
         from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
-        from mechcore.steps.tables import SUBNETWORKS
 
-        accuracies = {step: work.table(str(step), "accuracy") for step in self.checkpoints}
-        kept, lost = {}, []
+        accuracies, kept, lost = {}, {}, []
         for step in self.checkpoints:
-            folder = work.needed(str(step)) / TABLES_FOLDER
-            kept[step], missing = (
-                schema.read(path)
-                if (path := folder / f"{schema.name}.csv").is_file()
-                else schema.frame([])
-                for schema in (SUBNETWORKS, MISSING_MASKS)
-            )
+            accuracies[step] = work.table(str(step), "accuracy")
+            kept[step] = work.table(str(step), "subnetworks", optional=True)
+            missing = work.table(str(step), "missing_masks", optional=True)
             lost.append(missing.assign(checkpoint=step)[MISSING_GRID_MASKS.required])
         full, grid, groups = accuracies_by_checkpoint(accuracies, self.groups, kept)
         missing = joined(lost)

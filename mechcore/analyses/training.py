@@ -31,10 +31,7 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Train(Analysis):
-    """Train a model for the task, with checkpoints; resumes after an interruption.
-
-    ``classes`` names the classes of a new classifier if neither model nor data name them.
-    """
+    """Train a model for the task; ``classes`` name those of a new classifier without names."""
 
     kind = "train"
     section = "training"

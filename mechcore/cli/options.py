@@ -24,10 +24,9 @@ _PRESET, _MORE = "preset", "*"
 
 @dataclass(frozen=True)
 class From:
-    """The options of a command, by dotted names of settings or of groups of them; by default all.
+    """The options of a command, by dotted names of settings or of their groups; by default all.
 
-    Those named individually, and those of the group ``every``, have an option even if the class
-    gives none. ``defaults`` are those of this command, where they differ.
+    Those named, and those of the group ``every``, have options even if their class gives none.
     """
 
     kind: Any

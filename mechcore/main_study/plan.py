@@ -73,7 +73,7 @@ class Plan:
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
     """Plan the jobs; raises `InputError` if a file is missing or settings contradict each other."""
     once = cache(hash_file)
-    parts = [_Planner(name, own, once).part() for name, own in config.each_variant().items()]
+    parts = [Planner(name, own, once).part() for name, own in config.each_variant().items()]
     return Plan(parts, in_order([job for part in parts for job in part.results]))
 
 
@@ -107,8 +107,15 @@ def _with_its_model(config: StudyConfig) -> StudyConfig:
     return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
 
 
-class _Planner:
-    """Makes the jobs of one variant, see `mechcore.analyses.base.Planning`, also by groups."""
+class Planner:
+    """Makes the jobs of one variant.
+
+    Attributes:
+        fill: what replaces an ablated output.
+        splits: the available splits, of ``"train"``, ``"id"`` and ``"ood"``.
+        known: the jobs planned so far, by the name under which others need them.
+        several: the same by the name of a group of jobs.
+    """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
         config = _with_its_model(config)
@@ -190,7 +197,7 @@ class _Planner:
             for what, job in analysis.jobs(self):
                 self.known[what] = job
 
-    def _about(self, **changed: Any) -> _Planner:
+    def _about(self, **changed: Any) -> Planner:
         other = copy(self)
         vars(other).update(known=dict(self.known), several=dict(self.several), **changed)
         return other
@@ -203,6 +210,10 @@ class _Planner:
         splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
+        """A job for a step, with its `of_study` fields filled in.
+
+        ``needs`` are further jobs; ``splits`` and ``label`` are in place of the step's.
+        """
         label = label or step.label or step.kind
         every = {**self.known, **(needs or {})}
         wanted: dict[str, Job] = {}
@@ -242,6 +253,7 @@ class _Planner:
         return replace(step, **left_open)  # type: ignore[type-var]
 
     def means(self, split: str) -> Job:
+        """Mean activations on the data of a split."""
         of = "" if split == "train" else f" of {split} texts"
         return self.job(Means(), splits=(split,), label=f"means{of}")
 
@@ -299,6 +311,7 @@ class _Planner:
         return masks
 
     def masks_of_halves(self) -> dict[str, Job]:
+        """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
         masks: dict[str, Job] = {}
         for half, data in enumerate(HALVES, start=1):
             of_half = self._about(_half=half, _of=f", {data}")._find_masks()
@@ -306,7 +319,7 @@ class _Planner:
         return masks
 
     def by_methods(self, methods: Sequence[str]) -> dict[str, Job]:
-        """Answers by method; jobs of the study's own method are reused."""
+        """Subnetworks by each of several methods, and what they and the full model answer."""
         answers, trained = dict[str, Job](), dict[str, Job]()
         for name in methods:
             METHODS[name]  # raises with suggestions if it is unknown
@@ -324,7 +337,7 @@ class _Planner:
         seeds: Sequence[int] | None,
         prune: PruneSettings | None,
     ) -> dict[Any, Job]:
-        """Accuracies at each checkpoint; jobs on the study's own model are reused."""
+        """Accuracies of each checkpoint and its subnetworks; None takes the study's setting."""
         config, accuracies, models = self.config, {}, self._series
         if config.checkpoints != (TRAINED,):
             named = _series(config.checkpoints, config.model) if config.checkpoints else {}
