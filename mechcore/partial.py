@@ -34,7 +34,10 @@ class Partial:
         self.path: Path | None = None
         if folder is not None:
             check_can_write(folder)
-            self.path = Path(folder) / f"{kind}-{_digest_of(depends_on)[:16]}.safetensors"
+            versions = [torch.__version__, version(PACKAGE)]
+            text = json.dumps([versions, depends_on], default=_plain)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            self.path = Path(folder) / f"{kind}-{digest}.safetensors"
 
     def save(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
         """Write them atomically; ``notes`` are JSON values."""
@@ -102,12 +105,6 @@ def known_fill(fill: Any) -> Any:
     code = code_digests([kind])
     own = {name: digest for name, digest in code.items() if name.partition(".")[0] != PACKAGE}
     return [fill, f"{kind.__module__}.{kind.__qualname__}", sorted(own.items())]
-
-
-def _digest_of(depends_on: Mapping[str, Any]) -> str:
-    versions = [torch.__version__, version(PACKAGE)]
-    text = json.dumps([versions, depends_on], default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -129,11 +129,7 @@ def estimate(
     populations: bool = False,
     **options: Any,
 ) -> tuple[Column, ...]:
-    """Columns of a number and its 95 % interval, from ``low`` to ``high``.
-
-    ``over`` says how the interval is computed; ``populations`` adds ends for the other population,
-    if examples form clusters; ``options`` are other attributes of the columns.
-    """
+    """Columns of a number and its 95 % interval, with ``populations`` also for the other one."""
     ends = {low: f"lower end of the 95 % interval of {name} ({over})", high: "its upper end"}
     columns = [Column(name, kind, meaning, ends=(low, high), **options)]
     options = options | {"header": "", "optional": optional_ends}

@@ -215,10 +215,9 @@ def check_analysis(
 ) -> None:
     """Check a registered analysis, with ``settings``, in a small study of the embedded encoder.
 
-    It must be a frozen dataclass whose module loads no torch and whose fields are settings with
-    help, or `of_study`. Changing a setting must change its jobs, unless it is ``without_effect``.
-    Tables must match its schemas and be reproducible. It must show blocks and headlines, but only
-    notes for a run without its tables. ``others`` has other values of settings, where needed.
+    It must be a frozen dataclass of settings with help, in a module that loads no torch. A setting
+    must change its jobs, unless it is ``without_effect``; tables must match their schemas and be
+    reproducible. Without its tables it shows notes only; ``others`` has other values of settings.
     """
     with _checking("analysis", kind), TemporaryDirectory() as folder:
         cls = ANALYSES[kind] if isinstance(kind, str) else kind

@@ -88,7 +88,6 @@ class Search(Ablating, Analysis):
         "or a registered predictor.",
         "--screening-by",
     )
-
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32", "Precision of the tree's matrix products; float16 for GPUs slow at bfloat16."
     )

@@ -42,9 +42,6 @@ from mechcore.subnetworks.halves import HALVES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
 
-OF_SUBNETWORKS = ("means", "masks", "answers")
-"""Jobs that a study without sparsities lacks, by the names under which others need them."""
-
 
 @dataclass(frozen=True)
 class Part:
@@ -187,7 +184,8 @@ class Planner:
         analysis = analysis or kind()
         there = {*self.known, *self.several}
         wanted = [*analysis.wants(), *(() if config.only else analysis.beside)]
-        off = [n for n in wanted if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
+        may_lack = {*ANALYSES, "means", "masks", "answers"}  # these three without sparsities
+        off = [n for n in wanted if n not in there and n in may_lack]
         if off and (kind.asked or name in config.only):
             raise InputError(
                 f"analyses: {name} needs {off[0]}, which this study leaves out; include both or "
@@ -210,10 +208,7 @@ class Planner:
         splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
-        """A job for a step, with its `of_study` fields filled in.
-
-        ``needs`` are further jobs; ``splits`` and ``label`` are in place of the step's.
-        """
+        """A job for a step with the study's values; ``needs`` are added, others replace its own."""
         label = label or step.label or step.kind
         every = {**self.known, **(needs or {})}
         wanted: dict[str, Job] = {}

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Words:
-    """The fixed texts of a report; asterisks mark ``*variables*``.
-
-    ``method`` is a text, a formula and a text after it, in place of those on masks.
-    """
+    """The fixed texts of a report; ``method``, formula in the middle, replaces that on masks."""
 
     intervals: str
     terms: Sequence[tuple[str, str]]

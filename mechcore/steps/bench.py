@@ -82,9 +82,7 @@ class DataInput(Input):
 
     def content(self, hash_file: Hasher) -> Any:
         """Digests of the files that the examples come from, and how they are drawn."""
-        content: dict[str, Any] = {"limit": self.limit, "seed": self.data.seed}
-        if self.half is not None:
-            content["half"] = self.half
+        content: dict[str, Any] = {"limit": self.limit, "seed": self.data.seed, "half": self.half}
         if self.model.source is None:
             content |= {"world": self.split, **embedded_draw(self.split, self.data)}
         else:
@@ -129,7 +127,8 @@ class Workbench:
         return opened
 
     def _opened(self, job: Job) -> tuple[Inputs, dict[Any, Any]]:
-        digest, model = _model_digest(job), model_input(job)
+        model, training = model_input(job), job.needs.get(TRAINING)
+        digest = digest_of([job.contents[MODEL], None if training is None else training.key])
         # A model with answers serves all jobs.
         answers = model.answers or (digest, True) in self._models
         place = (digest, answers)
@@ -162,11 +161,6 @@ def data_inputs(job: Job) -> dict[str, DataInput]:
 def trained_path(store: Store, job: Job) -> Path:
     """The checkpoint of a job whose model the study trained; raises `Damaged` if it changed."""
     return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model_input(job).trained
-
-
-def _model_digest(job: Job) -> str:
-    training = job.needs.get(TRAINING)
-    return digest_of([job.contents[MODEL], None if training is None else training.key])
 
 
 _benches: dict[tuple[Path, str], Workbench] = {}
