@@ -68,29 +68,23 @@ class Repair(Analysis):
     )
 
     rungs: tuple[str, ...] = setting(
-        tuple(OWN_RUNGS),
-        "Repairs to compare, by name; none is always among them.",
-        "--rungs",
-        distinct=True,
+        tuple(OWN_RUNGS), "Repairs to compare, by name; none is always among them.", distinct=True
     )
     examples: tuple[int, ...] = setting(
         (100,),
         "Out-of-domain examples to learn from: one number, or several.",
-        "--examples",
         least=8,
         distinct=True,
     )
-    draws: int = setting(3, "Draws of repair examples.", "--draws", least=1)
-    folds: int = setting(
-        2, "Folds of subsets, each held out once; 1 holds none out.", "--folds", least=1
-    )
-    steps: int = setting(60, "Training steps of a repair, at most.", "--steps", least=4)
+    draws: int = setting(3, "Draws of repair examples.", least=1)
+    folds: int = setting(2, "Folds of subsets, each held out once; 1 holds none out.", least=1)
+    steps: int = setting(60, "Training steps of a repair, at most.", least=4)
     guard: float = setting(
-        1.0, "Weight of the KL to the full model on in-domain training texts.", "--guard", least=0
+        1.0, "Weight of the KL to the full model on in-domain training texts.", least=0
     )
     guard_examples: int = setting(200, "Training texts of the guard, at most.", least=1)
     save: tuple[str, ...] = setting(
-        (), "Repairs to fit on all kinds and to leave as checkpoints in the run.", "--save"
+        (), "Repairs to fit on all kinds and to leave as checkpoints in the run."
     )
     batch_size: int = of_study()
     seed: int = of_study()
