@@ -33,7 +33,7 @@ class From:
     names: Sequence[str] = ()
     without: Sequence[str] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    every: str = ""
+    every: str | None = None
 
     def options(self) -> list[_Option]:
         """The options, with the settings that each one sets."""
@@ -44,7 +44,7 @@ class From:
             place, _, last = name.rpartition(".")
             flags = entry.setting.option.format(group=place.rpartition(".")[2].replace("_", "-"))
             alone = name in self.names and entry.group is None
-            if not flags and (alone or (self.every and place == self.every)):
+            if not flags and (alone or place == self.every):
                 flags = f"--{last.replace('_', '-')}"
             if not flags or not self._wanted(name):
                 continue
@@ -224,7 +224,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if made is None and not is_dataclass(hint):
             parameters.append(parameter)
             continue
-        known = made or From(hint)
+        known = made or From(hint, every="")
         options = {f"{name}_{n}": option for n, option in enumerate(known.options())}
         parameters += [option.parameter(key) for key, option in options.items()]
         groups[name] = (known, made is None, options)
