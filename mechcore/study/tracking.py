@@ -69,10 +69,10 @@ def summary_of(run: RunFolder) -> dict[str, float]:
     if accuracy is not None:
         whole = accuracy[accuracy["subset"] == ALL]
         by = ["split", "target_sparsity"]  # of which the full model has none
-        means = whole.groupby(by, sort=False, dropna=False)["accuracy"].mean()
-        for (split, target), mean in means.items():
+        means = whole.groupby(by, sort=False, dropna=False)["accuracy"].mean().reset_index()
+        for split, target, mean in means.to_numpy().tolist():
             name = "full" if pd.isna(target) else target_name(target)
-            summary[f"accuracy/{split}/{name}"] = float(mean)
+            summary[f"accuracy/{split}/{name}"] = mean
     core = run.table("core")
     if core is not None and len(core):
         for name in ("core_size", "expected_by_chance", "p_value"):
