@@ -1,7 +1,4 @@
-"""Short spinning of torch's threads on a shared processor, where it wastes most of the time.
-
-OpenMP reads its environment once, when torch loads it.
-"""
+"""Short spinning of torch's threads, set before torch loads, where other jobs need the cores."""
 
 from __future__ import annotations
 

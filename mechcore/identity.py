@@ -35,13 +35,9 @@ class Identity:
 
     def differences(self, other: Identity) -> list[str]:
         """Readable list of the fields that differ, empty when the two are the same."""
-        theirs = asdict(other)
+        both = zip(asdict(self).items(), asdict(other).values(), strict=True)
         return [
-            f"{name} {_short(value)} against {_short(theirs[name])}"
-            for name, value in asdict(self).items()
-            if value != theirs[name]
+            f"{name} {str(own)[:12]} against {str(their)[:12]}"
+            for (name, own), their in both
+            if own != their
         ]
-
-
-def _short(value: Any) -> str:
-    return value[:12] if isinstance(value, str) else str(value)

@@ -28,17 +28,16 @@ SECONDS_BETWEEN_SAVES = 30.0
 
 
 class Partial:
-    """Tensors of unfinished work, in a file of ``folder``; None saves nothing.
-
-    Its name has a digest of ``depends_on``: all that determines the results. An `InputError` says
-    that the folder cannot be written.
-    """
+    """Tensors of unfinished work, in a file of ``folder``, if any, named by what they depend on."""
 
     def __init__(self, folder: str | Path | None, kind: str, **depends_on: Any) -> None:
         self.path: Path | None = None
         if folder is not None:
             check_can_write(folder)
-            self.path = Path(folder) / f"{kind}-{_digest_of(depends_on)[:16]}.safetensors"
+            versions = [torch.__version__, version(PACKAGE)]
+            text = json.dumps([versions, depends_on], default=_plain)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            self.path = Path(folder) / f"{kind}-{digest}.safetensors"
 
     def save(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
         """Write them atomically; ``notes`` are JSON values."""
@@ -108,12 +107,6 @@ def known_fill(fill: Any) -> Any:
     return [fill, f"{kind.__module__}.{kind.__qualname__}", sorted(own.items())]
 
 
-def _digest_of(depends_on: Mapping[str, Any]) -> str:
-    versions = [torch.__version__, version(PACKAGE)]
-    text = json.dumps([versions, depends_on], default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return tensors_digest({"": value})
@@ -124,15 +117,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, MeanActivations):
         kinds = ("z", "mlp", "samples_z", "samples_mlp")
         return tensors_digest({name: getattr(value, name) for name in kinds})
-    return [ModelIdentity.of(value).weights, _configuration(value)]
-
-
-def _configuration(model: Any) -> str:
-    """A model's settings, except its name and device."""
     config = (
-        model.original_model.config.to_dict() if kind_of(model) == "bridge" else vars(model.cfg)
+        value.original_model.config.to_dict() if kind_of(value) == "bridge" else vars(value.cfg)
     )
-    return json.dumps({n: v for n, v in config.items() if n not in _PLACES}, default=str)
+    settings = {name: setting for name, setting in config.items() if name not in _PLACES}
+    return [ModelIdentity.of(value).weights, json.dumps(settings, default=str)]
 
 
 _PLACES = ("_name_or_path", "model_name", "tokenizer_name", "device", "n_devices")

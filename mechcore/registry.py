@@ -18,10 +18,6 @@ class Registry(Generic[T]):
 
     Packages add to it by entry points in its ``group``, notebooks and scripts with `register`.
     ``own`` are mechcore's, as ``"module:attribute"`` by name; those of ``base`` are included.
-
-    >>> sizes: Registry[int] = Registry("size", "mechcore.sizes-in-this-example")
-    >>> sizes.register("small")(3), sizes.names()
-    (3, ['small'])
     """
 
     def __init__(

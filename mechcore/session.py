@@ -1,7 +1,4 @@
-"""The state of torch and NumPy in which mechcore computes: that of a new process.
-
-A session's default precision or device, autocast and TF32 products would change numbers.
-"""
+"""The state of torch and NumPy in which mechcore computes: that of a new process."""
 
 from __future__ import annotations
 

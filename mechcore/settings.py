@@ -1,7 +1,4 @@
-"""Settings, each written once: a field of a frozen dataclass, described by `setting`.
-
-Validation, the command-line option, the line in a file's template and the reference come from it.
-"""
+"""Settings, each written once: a field of a frozen dataclass, described by `setting`."""
 
 from __future__ import annotations
 
@@ -84,11 +81,7 @@ OF_STUDY = "mechcore-of-study"
 
 @dataclass(frozen=True)
 class Presets(Generic[S]):
-    """Named settings of one class, to be used as they are or with changes.
-
-    ``option`` and ``preset_option`` are the command-line options for changes without their own
-    option and for the preset; ``changed`` derives further changes from given ones.
-    """
+    """Named settings of one class; ``changed`` derives further changes from given ones."""
 
     what: str
     named: Mapping[str, S]
@@ -200,12 +193,6 @@ def _list_problem(kind: Any, value: Any, setting: Setting) -> str:
     return f"{listed}, each {_problem(kind, None, setting)}"
 
 
-def entries(kind: Any) -> Mapping[str, Entry]:
-    """The settings of a class by name, in order."""
-    return _entries(kind)
-
-
-@cache
 def _entries(kind: Any) -> Mapping[str, Entry]:
     hints = get_type_hints(kind)
     known = {}
@@ -215,6 +202,10 @@ def _entries(kind: Any) -> Mapping[str, Entry]:
             described = own.metadata.get(DESCRIBED, Setting(""))
             known[own.name] = Entry(own.name, hints[own.name], default, described)
     return known
+
+
+entries: Callable[[Any], Mapping[str, Entry]] = cache(_entries)
+"""The settings of a class by name, in order."""
 
 
 def check(settings: Any, what: str) -> None:
@@ -264,9 +255,6 @@ def origins(*stages: tuple[str, Any]) -> dict[str, str]:
     """Where each setting that is not a default came from.
 
     ``stages`` are successive settings of one class, each with the origin of its changes.
-
-    >>> origins(("defaults", Setting("")), ("file", Setting("a")), ("options", Setting("a", "-b")))
-    {'help': 'file', 'option': 'options'}
     """
     known: dict[str, str] = {}
     for (_, before), (origin, after) in pairwise(stages):

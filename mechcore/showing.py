@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 ROWS = 20
 
-_FEW = 3
-
 
 class Shown:
     """Base of results that are dataclasses, with ``repr=False``."""
@@ -50,6 +48,6 @@ def _brief(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return f"[{', '.join(map(str, shape))}]"
-    if isinstance(value, Sized) and not isinstance(value, (str, Shown)) and len(value) > _FEW:
+    if isinstance(value, Sized) and not isinstance(value, (str, Shown)) and len(value) > 3:
         return f"{type(value).__name__} of {len(value)}"
     return shown(repr(value), 60)

@@ -23,7 +23,9 @@ from mechcore.errors import InputError
 
 PACKAGE = "mechcore"
 
-WITHOUT_EFFECT = ("errors", "progress", "registry", "source_code", "study")
+WITHOUT_EFFECT = {
+    f"{PACKAGE}.{name}" for name in ("errors", "progress", "registry", "source_code", "study")
+}
 """Modules of mechcore that change no result: messages, display, lookup and storage."""
 
 SHOWING = frozenset(("blocks", "headlines", "sections", "tiles"))
@@ -35,11 +37,7 @@ _VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_modul
 
 
 def code_digests(things: Iterable[object]) -> dict[str, str]:
-    """Digests of the code of classes and functions by module, including those of base classes.
-
-    Objects from a notebook or script count by their own name, without what they call there; an
-    `InputError` says that their source cannot be read.
-    """
+    """Digests of the code of classes and functions by module; of a notebook's by their own name."""
     digests: dict[str, str] = {}
     waiting: list[str] = []
     for thing in things:
@@ -63,7 +61,7 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
                 waiting.append(module)
     while waiting:
         module = waiting.pop()
-        if module in digests or _is_without_effect(module):
+        if module in digests or ".".join(module.split(".")[:2]) in WITHOUT_EFFECT:
             continue
         file = _file_of(module)
         if file is not None:
@@ -75,11 +73,6 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
 
 def _combined(*digests: str) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
-
-
-def _is_without_effect(module: str) -> bool:
-    package, _, rest = module.partition(".")
-    return package == PACKAGE and rest.partition(".")[0] in WITHOUT_EFFECT
 
 
 def _source_of(thing: object) -> str:

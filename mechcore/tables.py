@@ -1,7 +1,4 @@
-"""The content of a table, described once, next to the function that makes it.
-
-Writing and reading, the report's headers and numbers, and the reference come from its `Schema`.
-"""
+"""The content of a table, described once, next to the function that makes it."""
 
 from __future__ import annotations
 
@@ -73,11 +70,7 @@ class Column:
         return name == self.name
 
     def show(self, value: Any, low: float = math.nan, high: float = math.nan) -> str:
-        """A value as shown on a page, with the ends of its interval if given.
-
-        >>> Column("accuracy", "share").show(0.5, 0.25, 0.75) == "50.0\u00a0% [25.0, 75.0]"
-        True
-        """
+        """A value as shown on a page, with the ends of its interval if given."""
         if self.kind == "text":
             return self.names.get(value, str(value))
         if self.kind == "flag":
@@ -136,31 +129,16 @@ def estimate(
     populations: bool = False,
     **options: Any,
 ) -> tuple[Column, ...]:
-    """Columns of a number and its 95 % interval, from ``low`` to ``high``.
-
-    ``over`` says how the interval is computed; ``populations`` adds ends for the other population,
-    if examples form clusters; ``options`` are other attributes of the columns.
-    """
-    value = Column(name, kind, meaning, ends=(low, high), **options)
-    lower, upper = (
-        Column(end, kind, text, **options | {"optional": optional_ends, "header": ""})
-        for end, text in (
-            (low, f"lower end of the 95 % interval of {name} ({over})"),
-            (high, "its upper end"),
-        )
-    )
-    if not populations:
-        return value, lower, upper
-    others = (
-        replace(
-            end,
-            name=end.name.removesuffix(side) + "other_" + side,
-            meaning=f"{end.meaning}, for the other population",
-            optional=True,
-        )
-        for end, side in ((lower, "low"), (upper, "high"))
-    )
-    return value, lower, upper, *others
+    """Columns of a number and its 95 % interval, with ``populations`` also for the other one."""
+    ends = {low: f"lower end of the 95 % interval of {name} ({over})", high: "its upper end"}
+    columns = [Column(name, kind, meaning, ends=(low, high), **options)]
+    options = options | {"header": "", "optional": optional_ends}
+    columns += [Column(end, kind, text, **options) for end, text in ends.items()]
+    for end, text in ends.items() if populations else ():
+        other = re.sub("(low|high)$", r"other_\1", end)
+        text = f"{text}, for the other population"
+        columns.append(Column(other, kind, text, **options | {"optional": True}))
+    return tuple(columns)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Checks for the tests of packages that extend mechcore, on tiny models, in seconds.
-
-They raise an AssertionError that says what was checked, what it returned, what was expected.
-"""
+"""Checks for the tests of packages that extend mechcore: an AssertionError says what is wrong."""
 
 from __future__ import annotations
 
@@ -83,9 +80,8 @@ def _embedded(which: Any = "encoder", answers: bool = True) -> Any:
 def check_fill(kind: FillMaker) -> None:
     """Check a fill, given by name or maker, on the embedded encoder.
 
-    Its values must have the right shapes, be finite and depend only on the seed. Masks of ones
-    must not change the logits; masks of zeros must give the logits of a model in which plain torch
-    hooks insert the values, unless the fill draws at random. The model must stay unchanged.
+    Its values must be finite and depend only on the seed; masks of ones must not change the logits,
+    and masks of zeros must give those of a model into which plain torch hooks put the values.
     """
     with _checking("fill", kind), torch.no_grad():
         model, data = _embedded()
@@ -219,10 +215,9 @@ def check_analysis(
 ) -> None:
     """Check a registered analysis, with ``settings``, in a small study of the embedded encoder.
 
-    It must be a frozen dataclass whose module loads no torch and whose fields are settings with
-    help, or `of_study`. Changing a setting must change its jobs, unless it is ``without_effect``.
-    Tables must match its schemas and be reproducible. It must show blocks and headlines, but only
-    notes for a run without its tables. ``others`` has other values of settings, where needed.
+    It must be a frozen dataclass of settings with help, in a module that loads no torch. A setting
+    must change its jobs, unless it is ``without_effect``; tables must match their schemas and be
+    reproducible. Without its tables it shows notes only; ``others`` has other values of settings.
     """
     with _checking("analysis", kind), TemporaryDirectory() as folder:
         cls = ANALYSES[kind] if isinstance(kind, str) else kind

@@ -30,7 +30,7 @@ def _tables(settings: Any, place: str, shown: dict[Any, str]) -> Iterator[str]:
     """The table of a class of settings, and those of its groups, each class once."""
     kind = settings if isinstance(settings, type) else type(settings)
     shown[kind] = place
-    yield _table(settings, kind)
+    yield _table(settings, kind, place.startswith("analyses.") and place != "analyses.")
     for name, entry in entries(kind).items():
         if entry.group is None:
             continue
@@ -42,12 +42,13 @@ def _tables(settings: Any, place: str, shown: dict[Any, str]) -> Iterator[str]:
             yield from _tables(value or entry.group, f"{place}{name}.", shown)
 
 
-def _table(settings: Any, kind: Any) -> str:
+def _table(settings: Any, kind: Any, of_analysis: bool) -> str:
     lines = ["| setting | type | default | option | meaning |", "|---|---|---|---|---|"]
     for name, entry in entries(kind).items():
         value = entry.default if settings is kind else getattr(settings, name)
         default = "see below" if entry.group and value is not None else f"`{in_yaml(value)}`"
-        cells = [f"`{name}`", _type(entry.type), default, _option(entry), _meaning(entry)]
+        option = _option(entry, of_analysis)
+        cells = [f"`{name}`", _type(entry.type), default, option, _meaning(entry)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -65,8 +66,10 @@ def _type(hint: Any) -> str:
     return names.get(hint) or ("anything" if hint is Any else "settings")
 
 
-def _option(entry: Entry) -> str:
-    options = entry.setting.option.replace("{group}", "GROUP").split()
+def _option(entry: Entry, of_analysis: bool) -> str:
+    """Its options; the commands of analyses have one for each of their settings."""
+    own = f"--{entry.name.replace('_', '-')}" if of_analysis else ""
+    options = (entry.setting.option or own).replace("{group}", "GROUP").split()
     return ", ".join(f"`{each}`" for each in options)
 
 

@@ -103,11 +103,7 @@ class Ablation(Ablating, Analysis):
         return () if self.components else self.reads
 
     def named(self, shape: ModelShape) -> list[Component]:
-        """The named components.
-
-        Raises:
-            InputError: the model lacks one of them.
-        """
+        """The named components; raises `InputError` if the model lacks one of them."""
         named: set[Component] = set()
         for name in self.components:
             named |= {*shape.kind(name)} if name in KINDS else {Component.parse(name)}
@@ -207,7 +203,6 @@ def _singles(overall: pd.DataFrame) -> pd.DataFrame:
 
 
 def _drawings(ablation: pd.DataFrame, n_sets: int) -> Iterator[report.Block]:
-
     drawn = len(report.figures.sets_to_draw(ablation))
     left_out = f" {drawn} of {n_sets} sets are drawn; joint sets with smaller changes are omitted."
     left_out *= drawn < n_sets

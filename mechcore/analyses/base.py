@@ -1,7 +1,4 @@
-"""The base class of analyses: one question about a model, a frozen dataclass.
-
-From it follow a job, an entry in a study's file, a command, a lab method, and parts of the page.
-"""
+"""The base class of analyses: one question about a model, a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pydantic import ConfigDict
 
@@ -23,11 +20,15 @@ if TYPE_CHECKING:
 
     from mechcore.ablation import Ablations
     from mechcore.ablation.cuts import Cut
+    from mechcore.main_study.plan import Planner
     from mechcore.masking.fills import FillMaker
     from mechcore.masking.means import MeanActivations
-    from mechcore.pruning.settings import PruneSettings
     from mechcore.steps.inputs import Inputs
     from mechcore.study.step import Job, Work
+
+
+Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
+Planning: TypeAlias = "Planner"
 
 
 def of_study() -> Any:
@@ -47,52 +48,6 @@ class tables_in:
 
     def __get__(self, instance: object, owner: type) -> tuple[Schema, ...]:
         return tuple(map(resolve_name, self.places))
-
-
-class Planning(Protocol):
-    """The interface through which an analysis plans its jobs."""
-
-    @property
-    def known(self) -> Mapping[str, Job]:
-        """The jobs planned so far, by the name under which others need them."""
-
-    @property
-    def fill(self) -> str:
-        """What replaces an ablated output."""
-
-    @property
-    def splits(self) -> Sequence[str]:
-        """The available splits, of ``"train"``, ``"id"`` and ``"ood"``."""
-
-    def job(
-        self,
-        step: MainStep,
-        *,
-        needs: Mapping[str, Job] | None = None,
-        splits: Sequence[str] | None = None,
-        label: str = "",
-    ) -> Job:
-        """A job for a step, with its `of_study` fields filled in.
-
-        ``needs`` are further jobs; ``splits`` and ``label`` are in place of the step's.
-        """
-
-    def means(self, split: str) -> Job:
-        """Mean activations on the data of a split."""
-
-    def masks_of_halves(self) -> Mapping[str, Job]:
-        """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
-
-    def by_methods(self, methods: Sequence[str]) -> Mapping[str, Job]:
-        """Subnetworks by each of several methods, and what they and the full model answer."""
-
-    def at_checkpoints(
-        self,
-        target_sparsities: Sequence[float],
-        seeds: Sequence[int] | None,
-        prune: PruneSettings | None,
-    ) -> Mapping[Any, Job]:
-        """Accuracies of each checkpoint and its subnetworks; None takes the study's setting."""
 
 
 class Analysis(MainStep):
@@ -138,18 +93,10 @@ class Analysis(MainStep):
         return not cls.cuts_paths or fill != "counterfactual"
 
     def check_inputs(self, inputs: Inputs) -> None:
-        """Check the settings against the model and the data, before any work.
+        """Raise `InputError`, before any work, unless the settings fit the model and the data."""
 
-        Raises:
-            InputError: the settings do not fit them.
-        """
-
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
-        """Compute its tables, by name, from what `mechcore.steps.base` reads of the job.
-
-        Raises:
-            MechcoreError: the analysis cannot be computed.
-        """
+    def compute(self, work: Work) -> Tables:
+        """Its tables, by name; raises `MechcoreError` if they cannot be computed."""
         raise NotImplementedError
 
     def run(self, work: Work) -> None:
@@ -163,19 +110,16 @@ class Analysis(MainStep):
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterable[report.Block]:
         """The blocks that page and notebook show; none where a run lacks its tables."""
-        del run
         return ()
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterable[str]:
         """Its results for the summary, one sentence each; the first is its headline."""
-        del run
         return ()
 
     @classmethod
     def tiles(cls, run: report.RunFolder) -> Iterable[report.Tile]:
         """Its headline numbers, for the summary."""
-        del run
         return ()
 
     @classmethod

@@ -11,16 +11,7 @@ from mechcore.analyses.base import Analysis, tables_in
 from mechcore.errors import warn
 from mechcore.steps.base import subnetworks_in
 from mechcore.study.step import Work
-from mechcore.wording import (
-    SIGNIFICANT,
-    count,
-    number,
-    p_value,
-    percent,
-    small,
-    sparsity,
-    whole,
-)
+from mechcore.wording import SIGNIFICANT, count, number, p_value, percent, small, sparsity, whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from mechcore import report
 from mechcore.analyses.base import Analysis
-from mechcore.data.task import SPLITS
 from mechcore.errors import warn
 from mechcore.steps.base import FACTS_FILE, inputs_of
 from mechcore.steps.config import TEST_SPLITS
@@ -112,7 +111,7 @@ class Describe(Analysis):
         if (table := run.filled("data")) is None:
             return
         yield from map(report.Paragraph, cls.headlines(run))
-        data_sets = _data_sets(table)
+        data_sets = dict.fromkeys(zip(table["split"], table["data"], strict=True))
         facts = {split: run.data_facts(split) for split, _ in data_sets}
         yield from (report.Paragraph(text, note=cut) for text, cut in _cut_texts(run, facts))
         overview, by_subset = [], []
@@ -141,18 +140,12 @@ class Describe(Analysis):
         table, parts = run.filled("data"), []
         if table is None:
             return
-        for split, data in _data_sets(table):
+        for split, data in dict.fromkeys(zip(table["split"], table["data"], strict=True)):
             if split != "train" and (most := report.groups.most_frequent(table, split, data)):
                 label, share = most
                 parts.append(f"{percent(share)} on {data} ({split_name(split)}: {label})")
         if parts:
             yield f"Majority baseline: {listed(parts)}."
-
-
-def _data_sets(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """(split, data), in the order of the splits."""
-    pairs = dict.fromkeys(zip(table["split"], table["data"], strict=True))
-    return sorted(pairs, key=lambda pair: [*SPLITS, pair[0]].index(pair[0]))
 
 
 def _cut_texts(run: report.RunFolder, facts: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

@@ -13,7 +13,7 @@ from mechcore.analyses.base import Analysis, Planning, of_study, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.settings import setting
-from mechcore.study.step import TABLES_FOLDER, Job, Work
+from mechcore.study.step import Job, Work
 from mechcore.wording import count, listed, percent, sparsity, whole
 
 if TYPE_CHECKING:
@@ -73,20 +73,14 @@ class EffectiveSize(Analysis):
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
         from mechcore.steps.answers import joined
-        from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, no_mask
+        from mechcore.steps.masks import MISSING_GRID_MASKS, no_mask
         from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
-        from mechcore.steps.tables import SUBNETWORKS
 
-        accuracies = {step: work.table(str(step), "accuracy") for step in self.checkpoints}
-        kept, lost = {}, []
+        accuracies, kept, lost = {}, {}, []
         for step in self.checkpoints:
-            folder = work.needed(str(step)) / TABLES_FOLDER
-            kept[step], missing = (
-                schema.read(path)
-                if (path := folder / f"{schema.name}.csv").is_file()
-                else schema.frame([])
-                for schema in (SUBNETWORKS, MISSING_MASKS)
-            )
+            accuracies[step] = work.table(str(step), "accuracy")
+            kept[step] = work.table(str(step), "subnetworks", optional=True)
+            missing = work.table(str(step), "missing_masks", optional=True)
             lost.append(missing.assign(checkpoint=step)[MISSING_GRID_MASKS.required])
         full, grid, groups = accuracies_by_checkpoint(accuracies, self.groups, kept)
         missing = joined(lost)
@@ -100,7 +94,7 @@ class EffectiveSize(Analysis):
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:
         """Sizes by checkpoint and the full model's accuracy, over seeds and per seed."""
-        from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE
+        from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, MEAN_EFFECTIVE_SIZE
 
         means, sizes = run.filled("mean_effective_size"), run.filled(cls.kind)
         if means is None:
@@ -116,10 +110,15 @@ class EffectiveSize(Analysis):
             "seeds. Open marks: a seed had no faithful subnetwork, which counts as 100 %.",
             "Two line charts over checkpoints; their numbers are in the table below.",
         )
-        yield _over_seeds(means)
+        size, seeds = MEAN_EFFECTIVE_SIZE["effective_size"], means[["n_faithful", "n_seeds"]]
+        ranges = [*map(size.between, means["low"], means["high"])]
+        faithful = [" of ".join(map(whole, row)) for row in seeds.to_numpy()]
+        columns: list[report.Shown] = ["group", "checkpoint", "effective_size"]
+        columns += [("over seeds", ranges), ("faithful", faithful), "full_accuracy"]
+        yield report.table_of(means, MEAN_EFFECTIVE_SIZE, _OVER_SEEDS, columns, folded=True)
         if sizes is not None:
-            columns = [c for c in EFFECTIVE_SIZE.names if c != "faithful"]
-            yield report.table_of(sizes, EFFECTIVE_SIZE, _OF_SEEDS, columns, folded=True)
+            names = [name for name in EFFECTIVE_SIZE.names if name != "faithful"]
+            yield report.table_of(sizes, EFFECTIVE_SIZE, _OF_SEEDS, names, folded=True)
         if run.filled("missing_grid_masks") is not None:
             yield report.groups.missing_table(run, "missing_grid_masks")
 
@@ -180,18 +179,6 @@ def _bounds(run: report.RunFolder) -> Iterator[str]:
             f"of all seeds are faithful {listed(where)}. Effective sizes there are upper bounds. "
             "Any subnetwork of a model at chance counts as faithful."
         )
-
-
-def _over_seeds(means: pd.DataFrame) -> report.Table:
-    from mechcore.subnetworks.effective_size import MEAN_EFFECTIVE_SIZE
-
-    size = MEAN_EFFECTIVE_SIZE["effective_size"]
-    ranges = [*map(size.between, means["low"], means["high"])]
-    seeds = zip(means["n_faithful"], means["n_seeds"], strict=True)
-    faithful = [f"{whole(n)} of {whole(n_seeds)}" for n, n_seeds in seeds]
-    columns: list[report.Shown] = ["group", "checkpoint", "effective_size", ("over seeds", ranges)]
-    columns += [("faithful", faithful), "full_accuracy"]
-    return report.table_of(means, MEAN_EFFECTIVE_SIZE, _OVER_SEEDS, columns, folded=True)
 
 
 _MOST_GROUPS = 3  # number of groups whose effective size the sentence states

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mechcore.analyses.base import Analysis, Planning, tables_in
+from mechcore.analyses.base import Analysis, Planning, Tables, tables_in
 from mechcore.errors import MechcoreError
 from mechcore.steps.base import subnetworks_in
 from mechcore.study.step import Job, Work
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Halves(Analysis):
         """Also needs the subnetworks of each half."""
         yield self.kind, plan.job(self, needs=plan.masks_of_halves())
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+    def compute(self, work: Work) -> Tables:
         """See `Analysis.compute`."""
         import pandas as pd
 

@@ -72,7 +72,6 @@ class Interactions(Analysis):
 
 def _drawings(table: pd.DataFrame, overall: pd.DataFrame) -> Iterator[report.Block]:
     drawn = report.ablation_figures.largest_interactions(overall)
-
     n_sets = overall["set"].nunique()
     left_out = (len(drawn) < n_sets) * (
         f" Only the {len(drawn)} of {n_sets} sets with the largest absolute interaction on a "

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mechcore import report
-from mechcore.analyses.base import Analysis, Planning
+from mechcore.analyses.base import Analysis, Planning, Tables
 from mechcore.errors import InputError
 from mechcore.settings import setting
 from mechcore.study.step import Job, Work
 from mechcore.tables import TARGET, Column, Schema
 from mechcore.wording import listed, number, sparsity
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COMPARED = Schema(
     "methods",
@@ -60,7 +56,7 @@ class Methods(Analysis):
         """Needs the answers of the subnetworks of each method."""
         yield self.kind, plan.job(self, needs=plan.by_methods(self.methods))
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+    def compute(self, work: Work) -> Tables:
         """See `Analysis.compute`; rows follow the order in which methods are registered."""
         from mechcore.pruning import METHODS
         from mechcore.steps.answers import answers_of

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from mechcore.steps.inputs import Inputs
 
-MOST_NAMED = 3
-"""Senders that sentences name."""
+_MOST_NAMED = 3  # senders that sentences name
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ def _asked(run: report.RunFolder) -> Paths:
 def _called(run: report.RunFolder) -> str:
     """A name for the senders."""
     named = _asked(run).senders
-    if len(named) > MOST_NAMED or {*named} & {*KINDS}:
+    if len(named) > _MOST_NAMED or {*named} & {*KINDS}:
         return "the senders"
     return listed([f"{Component.parse(name)}" for name in named]) if named else "the core"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING, Any
 
 from mechcore import report
-from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.analyses.base import Analysis, Tables, of_study, tables_in
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.repair import HELD_OUT, INSIDE, OWN_RUNGS, REPAIRED
@@ -31,7 +31,21 @@ from mechcore.wording import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechcore.repair.ladder import Labelled
     from mechcore.steps.inputs import Inputs
+
+CHECKPOINTS = "repaired"
+_MOST_SUBSETS = 40  # subsets in the transfer matrix
+
+
+def _labelled(inputs: Inputs, split: str, seed: int | None = None) -> Labelled:
+    """The examples of a split, with what is correct; with a seed, as many as are tested at most."""
+    from mechcore.repair.ladder import MOST_TESTED, Labelled
+
+    data = inputs.data[split]
+    if seed is not None:
+        data = data.part(data.examples.sample_rows(MOST_TESTED, seed))
+    return Labelled(data, inputs.readout(split).correct_classes(data))
 
 
 @dataclass(frozen=True)
@@ -54,29 +68,23 @@ class Repair(Analysis):
     )
 
     rungs: tuple[str, ...] = setting(
-        tuple(OWN_RUNGS),
-        "Repairs to compare, by name; none is always among them.",
-        "--rungs",
-        distinct=True,
+        tuple(OWN_RUNGS), "Repairs to compare, by name; none is always among them.", distinct=True
     )
     examples: tuple[int, ...] = setting(
         (100,),
         "Out-of-domain examples to learn from: one number, or several.",
-        "--examples",
         least=8,
         distinct=True,
     )
-    draws: int = setting(3, "Draws of repair examples.", "--draws", least=1)
-    folds: int = setting(
-        2, "Folds of subsets, each held out once; 1 holds none out.", "--folds", least=1
-    )
-    steps: int = setting(60, "Training steps of a repair, at most.", "--steps", least=4)
+    draws: int = setting(3, "Draws of repair examples.", least=1)
+    folds: int = setting(2, "Folds of subsets, each held out once; 1 holds none out.", least=1)
+    steps: int = setting(60, "Training steps of a repair, at most.", least=4)
     guard: float = setting(
-        1.0, "Weight of the KL to the full model on in-domain training texts.", "--guard", least=0
+        1.0, "Weight of the KL to the full model on in-domain training texts.", least=0
     )
     guard_examples: int = setting(200, "Training texts of the guard, at most.", least=1)
     save: tuple[str, ...] = setting(
-        (), "Repairs to fit on all kinds and to leave as checkpoints in the run.", "--save"
+        (), "Repairs to fit on all kinds and to leave as checkpoints in the run."
     )
     batch_size: int = of_study()
     seed: int = of_study()
@@ -91,7 +99,6 @@ class Repair(Analysis):
     def check_inputs(self, inputs: Inputs) -> None:
         """See `Analysis.check_inputs`."""
         from mechcore.repair.ladder import check_rungs, runs_of
-        from mechcore.steps.repair import labelled
 
         check_rungs((*self.rungs, *self.save))
         if inputs.data["ood"].answers is not None:
@@ -99,7 +106,7 @@ class Repair(Analysis):
                 "repair: the model is a language model, whose answers are words of its vocabulary; "
                 "expected a classifier, whose last layer can be fitted"
             )
-        outside = labelled(inputs, "ood")
+        outside = _labelled(inputs, "ood")
         if len(set(outside.label.tolist())) < 2:
             raise InputError(
                 "repair: the out-of-domain examples have one label, on which always saying it "
@@ -107,12 +114,53 @@ class Repair(Analysis):
             )
         runs_of(outside, self.examples, self.draws, self.folds, self.seed, len(inputs.data["id"]))
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
-        """See `Analysis.compute`."""
-        from mechcore.steps.repair import repair_tables
+    def compute(self, work: Work) -> Tables:
+        """See `Analysis.compute`; also writes the checkpoints of repairs to save."""
+        import numpy as np
+        import pandas as pd
 
-        inputs = inputs_of(work)
-        return repair_tables(self, inputs, means_of(work, inputs), work.folder, work.partial)
+        from mechcore.ablation.effects.net import label_names
+        from mechcore.repair import outcome
+        from mechcore.repair.fitting import Settings
+        from mechcore.repair.ladder import Ladder, check_rungs, runs_of
+        from mechcore.repair.model import RepairableModel
+        from mechcore.repair.rungs import RUNGS
+
+        inputs, rungs = inputs_of(work), check_rungs(self.rungs)
+        gated = any(RUNGS[name].gated for name in (*rungs, *self.save))
+        means, source = means_of(work, inputs) if gated else None, str(inputs.config.source)
+        how = (inputs.tokenizer, means, inputs.config.revision)
+        model = RepairableModel(inputs.model, source, *how)
+        outside, inside = _labelled(inputs, "ood"), _labelled(inputs, "id", self.seed)
+        train = inputs.data["train"]
+        guard = train.part(train.examples.sample_rows(self.guard_examples, self.seed))
+        settings = Settings(self.steps, guard=self.guard, seed=self.seed)
+        ladder, n_inside = Ladder(model, outside, inside, guard, settings), len(inside.data)
+        runs = runs_of(outside, self.examples, self.draws, self.folds, self.seed, n_inside)
+        done, most = list(ladder.outcomes(runs, rungs, work.partial)), max(self.examples)
+        names: dict[str, Sequence[str]] = {
+            split: label_names(of.correct.numpy(), of.data.examples.frame["label"].tolist())
+            for split, of in (("ood", outside), ("id", inside))
+        }
+        tables = {
+            "repair": outcome.repair_table(done, outside, inside, names, least=self.least),
+            "repair_choices": outcome.choices_table(done),
+        }
+        if "gates" in rungs:
+            gates = ([o for o in done if o.run.n_examples == most], model.shape.components)
+            tables["repair_gates"] = outcome.gates_table(*gates, model.shape.index)
+        subsets = np.unique(outside.data.examples.frame["subset"].astype(str))
+        if 1 < len(subsets) <= _MOST_SUBSETS:
+            changes = pd.DataFrame(ladder.transfer(most), subsets, subsets).stack(future_stack=True)
+            columns = outcome.REPAIR_TRANSFER.names
+            tables["repair_transfer"] = changes.reset_index().set_axis(columns, axis=1)
+        if self.save:
+            (run,) = runs_of(outside, [most], 1, 1, self.seed, n_inside)
+            fitting, folder = ladder.fitting(run.repair), work.folder / CHECKPOINTS
+            for name in self.save:
+                facts = {"repair": name, "source": source, "examples": most}
+                model.save(fitting.fit(name).weights, folder / name, facts)
+        return tables
 
     @classmethod
     def blocks(cls, run: report.RunFolder) -> Iterator[report.Block]:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mechcore import report
-from mechcore.analyses.base import Ablating, Analysis, of_study, tables_in
+from mechcore.analyses.base import Ablating, Analysis, Tables, of_study, tables_in
 from mechcore.analyses.roles import Roles
 from mechcore.steps.base import core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_SPLITS
 from mechcore.study.step import Work
 from mechcore.wording import ALL, FULL, PLACES, count, listed
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-DRAWN = 20
-"""Sets in the figure."""
+_DRAWN = 20  # sets in the figure
 _DRAWING = "Spearman's rho of features with the change in margin without a set, within labels; of "
 _DRAWING += "the full model, with its margin."
 
@@ -51,7 +47,7 @@ class Responses(Ablating, Analysis):
 
         return [*super().uses(), *(FEATURES[name] for name in FEATURES)]
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+    def compute(self, work: Work) -> Tables:
         """See `Analysis.compute`."""
         from mechcore.ablation import ComponentSet
         from mechcore.ablation.effects import responses
@@ -90,7 +86,7 @@ class Responses(Ablating, Analysis):
         shown = strongest(table[table["kind"] != SUBNETWORK])
         drawn = table[table["label"] != ALL]
         names = [n for n in dict.fromkeys([FULL, CORE, *shown["set"]]) if n in {*drawn["set"]}]
-        figure = report.ablation_figures.responses(drawn, names[:DRAWN])
+        figure = report.ablation_figures.responses(drawn, names[:_DRAWN])
         alt = "Heatmaps, set by feature; the numbers are in responses.csv."
         yield report.Drawing(figure, cls.kind, _DRAWING, alt)
         columns: list[report.Shown] = ["set", report.groups.PLACED, "label", "feature"]

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from mechcore.report.component_figures import Reading
 
 
-OPEN_ROWS = 10
-"""Number of components listed before the list is expanded."""
-
+OPEN_ROWS = 10  # components listed before the list is expanded
 _COLOURS = (
     *("#1c2128", "#a0278a", "#0072B2", "#0072B2", "#b84700", "#b84700"),
     *("#00795a", "#a37800", "#8a939d", "#8a939d"),

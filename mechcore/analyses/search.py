@@ -44,34 +44,28 @@ class Search(Ablating, Analysis):
     )
 
     split: Literal["id", "ood"] = setting("ood", "Test split to search on.", "--search-on")
-    subset: str = setting(ALL, "Subset of that split to search on, or all.", "--subset")
+    subset: str = setting(ALL, "Subset of that split to search on, or all.")
     components: str = setting(
-        "all", "Candidate components: heads, mlps, all, or comma-separated names.", "--components"
+        "all", "Candidate components: heads, mlps, all, or comma-separated names."
     )
-    max_size: int = setting(3, "Maximum size of a set.", "--max-size", least=2)
+    max_size: int = setting(3, "Maximum size of a set.", least=2)
     n_pairs: int = setting(
         100, "Number of pairs to ablate or race, the best by screening.", "--pairs", least=1
     )
     all_pairs: bool = setting(
-        False,
-        "Race all pairs, without screening; the guarantee defaults to 0.05.",
-        "--all",
+        False, "Race all pairs, without screening; the guarantee defaults to 0.05.", "--all"
     )
     guarantee: float | None = setting(
         None,
         "Race sets: sample examples adaptively, with this probability of any wrong decision.",
-        "--guarantee",
         above=0,
         below=1,
     )
-    least: float = setting(
-        0.1, "Racing: smallest effect of interest, nats of margin.", "--least", least=0
-    )
+    least: float = setting(0.1, "Racing: smallest effect of interest, nats of margin.", least=0)
     largest: int | None = setting(
         None,
         "Racing: find this many sets with the largest effects, instead of all above the smallest "
         "effect of interest.",
-        "--largest",
         least=1,
     )
     bound: float | None = setting(
@@ -79,16 +73,13 @@ class Search(Ablating, Analysis):
         "Racing: largest effect of a set on one example, nats of margin, raised if a larger one "
         "occurs; by default 50 times the smallest effect of interest, or with --largest the span "
         "of the full model's margins.",
-        "--bound",
         above=0,
     )
     screening_by: str = setting(
         "screening",
         "How to predict the interactions of all pairs: screening (gradients), exact (ablation) "
         "or a registered predictor.",
-        "--screening-by",
     )
-
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32", "Precision of the tree's matrix products; float16 for GPUs slow at bfloat16."
     )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mechcore import report
-from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.analyses.base import Analysis, Tables, of_study, tables_in
 from mechcore.settings import setting
 from mechcore.study.step import Work
 from mechcore.wording import OUT_FIRST, PLACES
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class Smallest(Analysis):
     n_resamples: int = of_study()
     seed: int = of_study()
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+    def compute(self, work: Work) -> Tables:
         """See `Analysis.compute`."""
         from mechcore.steps.answers import answers_of
         from mechcore.subnetworks.smallest import smallest_subnetworks

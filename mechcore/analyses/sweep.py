@@ -50,10 +50,7 @@ class Swept(Ablating):
 
 @dataclass(frozen=True)
 class SweptOodMean(Swept):
-    """The same out of domain, with the mean over the out-of-domain texts as the fill.
-
-    Also saves what the training mean injects there, in nats of every example's margin.
-    """
+    """Out of domain with the mean of its own texts, and what the training mean injects, in nats."""
 
     kind = OOD_MEAN
     label = "ablation one by one, out-of-domain mean"

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mechcore import report
-from mechcore.analyses.base import Analysis
+from mechcore.analyses.base import Analysis, Tables
 from mechcore.data.task import SPLITS
 from mechcore.steps.base import WITH_GRADIENT
 from mechcore.study.step import Job, Work
 from mechcore.tables import PLACE, Column, Schema
 from mechcore.training import TrainSettings
 from mechcore.wording import ALL, count, number, percent, plain, short_source, subsets_named, whole
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TRAINING = Schema(
     "training",
@@ -35,10 +31,7 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Train(Analysis):
-    """Train a model for the task, with checkpoints; resumes after an interruption.
-
-    ``classes`` names the classes of a new classifier if neither model nor data name them.
-    """
+    """Train a model for the task; ``classes`` name those of a new classifier without names."""
 
     kind = "train"
     section = "training"
@@ -58,7 +51,7 @@ class Train(Analysis):
         """See `Step.cost`."""
         return WITH_GRADIENT * self.steps * self.training.batch_size * self.training.accumulate
 
-    def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
+    def compute(self, work: Work) -> Tables:
         """See `Analysis.compute`."""
         from mechcore.files import copy_linked
         from mechcore.steps.bench import CHECKPOINTS

@@ -44,38 +44,27 @@ MOST_SHOWN, MOST_TEXT = 15, 40
 class RunOptions:
     """How to run a study."""
 
-    out: Path | None = setting(
-        None, "Folder for the results; by default the study's name.", "--out"
-    )
+    out: Path | None = setting(None, "Folder for the results; by default the study's name.")
     store: Path | None = setting(
-        None, "Run store, shareable between studies; by default in --out.", "--store", rare=True
+        None, "Run store, shareable between studies; by default in --out.", rare=True
     )
     executor: Literal["in-process", "ray"] = setting(
-        "in-process",
-        "Run jobs on this machine, or on Ray workers.",
-        "--executor",
-        panel="Compute",
+        "in-process", "Run jobs on this machine, or on Ray workers.", panel="Compute"
     )
     address: str | None = setting(
         None,
         "Ray cluster (auto, HOST:PORT); by default a new local one.",
-        "--address",
         panel="Compute",
         rare=True,
     )
     workers: int | None = setting(
-        None,
-        "Concurrent jobs on this machine, sharing its cores.",
-        "--workers",
-        panel="Compute",
+        None, "Concurrent jobs on this machine, sharing its cores.", panel="Compute"
     )
-    wandb: str | None = setting(
-        None, "Log the results to this project of Weights & Biases.", "--wandb"
-    )
+    wandb: str | None = setting(None, "Log the results to this project of Weights & Biases.")
     wandb_mode: Literal["offline", "online"] | None = setting(
-        None, "Log to a folder to sync later (offline), or online.", "--wandb-mode", rare=True
+        None, "Log to a folder to sync later (offline), or online.", rare=True
     )
-    dry_run: bool = setting(False, "Only list the jobs and their forward passes.", "--dry-run")
+    dry_run: bool = setting(False, "Only list the jobs and their forward passes.")
 
     panel: ClassVar[str] = "Output"
 

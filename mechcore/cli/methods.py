@@ -100,17 +100,13 @@ class BenchOptions:
     """What to compare."""
 
     cases: tuple[str, ...] = setting(
-        ("planted", "trained"), "Cases; planted or trained: all of that type.", "--cases"
+        ("planted", "trained"), "Cases; planted or trained: all of that type."
     )
-    methods: tuple[str, ...] = setting(
-        (), "Methods that rank components; all by default.", "--methods"
-    )
-    interactions: tuple[str, ...] = setting(
-        (), "Predictors of interactions; all by default.", "--interactions"
-    )
-    seeds: tuple[int, ...] = setting((0,), "Repetitions.", "--seeds")
+    methods: tuple[str, ...] = setting((), "Methods that rank components; all by default.")
+    interactions: tuple[str, ...] = setting((), "Predictors of interactions; all by default.")
+    seeds: tuple[int, ...] = setting((0,), "Repetitions.")
     names: bool = setting(False, "List all cases and exit.", "--list")
-    out: Path = setting(Path("mechcore-bench"), "Folder for tables and figures.", "--out")
+    out: Path = setting(Path("mechcore-bench"), "Folder for tables and figures.")
 
 
 @grouped

@@ -1,7 +1,4 @@
-"""Options of the command line, made from classes of settings.
-
-One that is not given has no value, so that given ones, even with defaults, override a file.
-"""
+"""Options of the command line, made from classes of settings; only given ones have a value."""
 
 from __future__ import annotations
 
@@ -27,17 +24,16 @@ _PRESET, _MORE = "preset", "*"
 
 @dataclass(frozen=True)
 class From:
-    """The options of a command, by dotted names of settings or of groups of them; by default all.
+    """The options of a command, by dotted names of settings or of their groups; by default all.
 
-    Those named individually, and those of the group ``every``, have an option even if the class
-    gives none. ``defaults`` are those of this command, where they differ.
+    Those named, and those of the group ``every``, have options even if their class gives none.
     """
 
     kind: Any
     names: Sequence[str] = ()
     without: Sequence[str] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    every: str = ""
+    every: str | None = None
 
     def options(self) -> list[_Option]:
         """The options, with the settings that each one sets."""
@@ -48,7 +44,7 @@ class From:
             place, _, last = name.rpartition(".")
             flags = entry.setting.option.format(group=place.rpartition(".")[2].replace("_", "-"))
             alone = name in self.names and entry.group is None
-            if not flags and (alone or (self.every and place == self.every)):
+            if not flags and (alone or place == self.every):
                 flags = f"--{last.replace('_', '-')}"
             if not flags or not self._wanted(name):
                 continue
@@ -228,7 +224,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if made is None and not is_dataclass(hint):
             parameters.append(parameter)
             continue
-        known = made or From(hint)
+        known = made or From(hint, every="")
         options = {f"{name}_{n}": option for n, option in enumerate(known.options())}
         parameters += [option.parameter(key) for key, option in options.items()]
         groups[name] = (known, made is None, options)

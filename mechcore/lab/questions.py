@@ -35,7 +35,7 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.settings import Entry, entries, with_values
 from mechcore.showing import Shown
 from mechcore.steps.base import MEANS_FILE, subnetworks_in
-from mechcore.steps.bench import CheckpointInput, DataInput, bench_of
+from mechcore.steps.bench import DataInput, ModelInput, bench_of
 from mechcore.steps.config import Embedded
 from mechcore.steps.inputs import Inputs, data_name, open_model, resolved
 from mechcore.steps.masks import missing_in, no_mask
@@ -174,7 +174,7 @@ class Lab(Shown):
 
     def _check_same(self) -> None:
         model, data = self.config.model, self.config.data
-        read: dict[str, Input] = {f"model {model.source}": CheckpointInput(model)}
+        read: dict[str, Input] = {f"model {model.source}": ModelInput(model)}
         for split in SPLITS if self._has_data else ():
             read[f"{split} data {data_name(split, model, data)}"] = DataInput(split, model, data)
         for name, what in read.items():

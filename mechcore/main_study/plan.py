@@ -25,14 +25,7 @@ from mechcore.pruning.settings import PruneSettings
 from mechcore.settings import OF_STUDY
 from mechcore.steps.answers import MASKED, Answers
 from mechcore.steps.base import MainStep
-from mechcore.steps.bench import (
-    MODEL,
-    TRAINING,
-    CheckpointInput,
-    DataInput,
-    ModelInput,
-    TrainedInput,
-)
+from mechcore.steps.bench import MODEL, TRAINING, DataInput, ModelInput
 from mechcore.steps.config import TEST_SPLITS, ModelConfig
 from mechcore.steps.inputs import (
     check_sources,
@@ -48,9 +41,6 @@ from mechcore.study.step import Hasher, Input, Job, hash_file, in_order
 from mechcore.subnetworks.halves import HALVES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
-
-OF_SUBNETWORKS = ("means", "masks", "answers")
-"""Jobs that a study without sparsities lacks, by the names under which others need them."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,7 @@ class Plan:
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
     """Plan the jobs; raises `InputError` if a file is missing or settings contradict each other."""
     once = cache(hash_file)
-    parts = [_Planner(name, own, once).part() for name, own in config.each_variant().items()]
+    parts = [Planner(name, own, once).part() for name, own in config.each_variant().items()]
     return Plan(parts, in_order([job for part in parts for job in part.results]))
 
 
@@ -114,8 +104,15 @@ def _with_its_model(config: StudyConfig) -> StudyConfig:
     return replace(config, model=[*_series(config.checkpoints, config.model).values()][-1])
 
 
-class _Planner:
-    """Makes the jobs of one variant, see `mechcore.analyses.base.Planning`, also by groups."""
+class Planner:
+    """Makes the jobs of one variant.
+
+    Attributes:
+        fill: what replaces an ablated output.
+        splits: the available splits, of ``"train"``, ``"id"`` and ``"ood"``.
+        known: the jobs planned so far, by the name under which others need them.
+        several: the same by the name of a group of jobs.
+    """
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
         config = _with_its_model(config)
@@ -131,7 +128,7 @@ class _Planner:
         self._names = {split: data_name(split, config.model, config.data) for split in SPLITS}
         self._groups = groups_of(config.model, config.data)
         answers = any(ANALYSES[name].answers for name in self.asked)
-        self._model: ModelInput = CheckpointInput(config.model, answers)
+        self._model = ModelInput(config.model, answers)
         self._series: dict[Any, ModelInput] = {}
         self._half: int | None = None
         self._method = config.method
@@ -187,7 +184,8 @@ class _Planner:
         analysis = analysis or kind()
         there = {*self.known, *self.several}
         wanted = [*analysis.wants(), *(() if config.only else analysis.beside)]
-        off = [n for n in wanted if n not in there and (n in ANALYSES or n in OF_SUBNETWORKS)]
+        may_lack = {*ANALYSES, "means", "masks", "answers"}  # these three without sparsities
+        off = [n for n in wanted if n not in there and n in may_lack]
         if off and (kind.asked or name in config.only):
             raise InputError(
                 f"analyses: {name} needs {off[0]}, which this study leaves out; include both or "
@@ -197,7 +195,7 @@ class _Planner:
             for what, job in analysis.jobs(self):
                 self.known[what] = job
 
-    def _about(self, **changed: Any) -> _Planner:
+    def _about(self, **changed: Any) -> Planner:
         other = copy(self)
         vars(other).update(known=dict(self.known), several=dict(self.several), **changed)
         return other
@@ -210,6 +208,7 @@ class _Planner:
         splits: Sequence[str] | None = None,
         label: str = "",
     ) -> Job:
+        """A job for a step with the study's values; ``needs`` are added, others replace its own."""
         label = label or step.label or step.kind
         every = {**self.known, **(needs or {})}
         wanted: dict[str, Job] = {}
@@ -227,7 +226,7 @@ class _Planner:
         }
         if inputs:
             inputs = {MODEL: self._model, **inputs}
-            if isinstance(self._model, TrainedInput):
+            if self._model.trained:
                 wanted[TRAINING] = self.known[TRAINING]
         label = f"{self.name}: {label}" if self.name else label
         filled, hash_file = self._filled(step), self.hash_file
@@ -249,6 +248,7 @@ class _Planner:
         return replace(step, **left_open)  # type: ignore[type-var]
 
     def means(self, split: str) -> Job:
+        """Mean activations on the data of a split."""
         of = "" if split == "train" else f" of {split} texts"
         return self.job(Means(), splits=(split,), label=f"means{of}")
 
@@ -266,7 +266,7 @@ class _Planner:
         job = self._about(_data=data).job(step)
         # The trained model names its own classes.
         model = replace(base, class_names=None, revision=None, allow_pickle=False)
-        self._series = {step: TrainedInput(model, name) for step, name in steps.items()}
+        self._series = {step: ModelInput(model, trained=name) for step, name in steps.items()}
         self._model = self._series[max(steps)]
         return job
 
@@ -306,6 +306,7 @@ class _Planner:
         return masks
 
     def masks_of_halves(self) -> dict[str, Job]:
+        """Subnetworks of each half of the training data, see `mechcore.steps.masks.half_of`."""
         masks: dict[str, Job] = {}
         for half, data in enumerate(HALVES, start=1):
             of_half = self._about(_half=half, _of=f", {data}")._find_masks()
@@ -313,7 +314,7 @@ class _Planner:
         return masks
 
     def by_methods(self, methods: Sequence[str]) -> dict[str, Job]:
-        """Answers by method; jobs of the study's own method are reused."""
+        """Subnetworks by each of several methods, and what they and the full model answer."""
         answers, trained = dict[str, Job](), dict[str, Job]()
         for name in methods:
             METHODS[name]  # raises with suggestions if it is unknown
@@ -331,11 +332,11 @@ class _Planner:
         seeds: Sequence[int] | None,
         prune: PruneSettings | None,
     ) -> dict[Any, Job]:
-        """Accuracies at each checkpoint; jobs on the study's own model are reused."""
+        """Accuracies of each checkpoint and its subnetworks; None takes the study's setting."""
         config, accuracies, models = self.config, {}, self._series
         if config.checkpoints != (TRAINED,):
             named = _series(config.checkpoints, config.model) if config.checkpoints else {}
-            models = {step: CheckpointInput(model) for step, model in named.items()}
+            models = {step: ModelInput(model) for step, model in named.items()}
         runs: dict[str, Any] = {"target_sparsities": tuple(target_sparsities)}
         runs |= {"seeds": config.seeds if seeds is None else tuple(seeds)}
         config = replace(config, **runs, prune=prune or config.prune)

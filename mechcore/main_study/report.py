@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -13,7 +13,6 @@ from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.report.blocks import Finding, Paragraph, Section, Story
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.run_folder import RunFolder
-from mechcore.tables import Schema
 
 
 def _opening(run: RunFolder) -> Section | None:
@@ -31,11 +30,6 @@ def story(run: RunFolder) -> Iterator[Finding]:
     for kind in (kind for kind in _asked(run) if kind.story):
         for text in islice(kind.headlines(run), 1):
             yield Finding(text, kind.section or kind.kind, kind.title)
-
-
-def _tables() -> Iterable[Schema]:
-    kinds = (ANALYSES[name] for name in ANALYSES)
-    return {schema.name: schema for kind in kinds for schema in kind.schemas}.values()
 
 
 def _findings(run: RunFolder) -> Iterator[Finding]:
@@ -182,7 +176,7 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=_tables,
+    tables=lambda: {of.name: of for name in ANALYSES for of in ANALYSES[name].schemas}.values(),
     tiles=lambda run: (tile for kind in _asked(run) for tile in kind.tiles(run)),
     findings=_findings,
     sections=lambda run: (part for kind in _after_summary(run) for part in kind.sections(run)),

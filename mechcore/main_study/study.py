@@ -18,7 +18,6 @@ from mechcore.main_study.plan import Part, Plan, make_plan
 from mechcore.settings import entries
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
-from mechcore.steps.config import DataConfig
 from mechcore.steps.fitting import training_of
 from mechcore.steps.inputs import resolved
 from mechcore.steps.masks import FindMasks
@@ -28,9 +27,6 @@ from mechcore.study.kinds import StudyKind
 from mechcore.study.step import Job, in_order, plain
 from mechcore.study.store import Store
 from mechcore.yaml_file import YAML, located_folder, located_path, validated
-
-_NOTES = (FACTS_FILE, MISSING_FILE, CHECKPOINTS)
-"""Files that only other jobs need, or that are too large to copy."""
 
 
 class MainStudy(Study):
@@ -68,10 +64,11 @@ class MainStudy(Study):
 
     def _files(self, part: Part) -> dict[str, Path]:
         files: dict[str, Path] = {}
+        notes = (FACTS_FILE, MISSING_FILE, CHECKPOINTS)  # only for other jobs, or too large
         for job in part.results:
             folder = self.store.whole(job.key)
             names = self.store.manifest(job.key).files
-            files |= {n: folder / n for n in names if Path(n).parts[0] not in _NOTES}
+            files |= {n: folder / n for n in names if Path(n).parts[0] not in notes}
         return files
 
     def _facts(self, part: Part) -> dict[str, Any]:
@@ -127,29 +124,24 @@ def _changed(kind: type, before: Mapping[str, Any], changes: Mapping[str, Any]) 
 
 def located(config: StudyConfig, folder: Path) -> StudyConfig:
     """The same study with relative paths made absolute, relative to ``folder``."""
-    source = config.model.source
-    return replace(
-        config,
-        model=replace(config.model, source=source and located_folder(source, folder)),
-        variants={name: located(own, folder) for name, own in config.variants.items()},
-        checkpoints=tuple(
-            path if path in (EMBEDDED, TRAINED) else located_path(path, folder)
-            for path in config.checkpoints
-        ),
-        data=_located_data(config.data, folder),
-    )
 
-
-def _located_data(data: DataConfig, folder: Path) -> DataConfig:
     def placed(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(source.located(folder) for source in value)
         return located_path(value, folder) if isinstance(value, str) else value
 
+    source, data = config.model.source, config.data
     files = {name: placed(getattr(data, name)) for name in ("folder", *SPLITS)}
     if data.task is not None and Path(data.task).suffix in YAML:
         files["task"] = placed(data.task)
-    return replace(data, **files)
+    known, named = (EMBEDDED, TRAINED), config.checkpoints
+    return replace(
+        config,
+        model=replace(config.model, source=source and located_folder(source, folder)),
+        variants={name: located(own, folder) for name, own in config.variants.items()},
+        checkpoints=tuple(path if path in known else placed(path) for path in named),
+        data=replace(data, **files),
+    )
 
 
 class _Kind(StudyKind[StudyConfig]):

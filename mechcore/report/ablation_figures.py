@@ -13,14 +13,7 @@ from matplotlib.lines import Line2D
 
 from mechcore.components import Component
 from mechcore.report import drawing
-from mechcore.report.drawing import (
-    MAX_WIDTH,
-    SCALES,
-    SERIES_COLOURS,
-    SERIES_MARKERS,
-    SPLIT_COLOURS,
-    shorten,
-)
+from mechcore.report.drawing import MAX_WIDTH, SCALES, SERIES_MARKERS, SPLIT_COLOURS, shorten
 from mechcore.report.figures import UNITS, set_label
 from mechcore.report.groups import data_sets, in_rows, of_data
 from mechcore.wording import ALL, number, split_name
@@ -52,12 +45,10 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
 
 
 @drawing.styled
-def pair_interactions(
-    interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
-) -> Figure:
+def pair_interactions(interactions: pd.DataFrame, metric: str = "margin") -> Figure:
     """Interaction of every pair, or of components in the largest ones; a panel per data set."""
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
-    return _pair_grids(_by_data(pairs[pairs["subset"] == subset]), metric)
+    return _pair_grids(_by_data(pairs[pairs["subset"] == ALL]), metric)
 
 
 @drawing.styled
@@ -211,19 +202,15 @@ def _interaction_panels(
     groups: Sequence[tuple[str, str, pd.DataFrame]], labels: Sequence[str], spread: float
 ) -> Figure:
     """Accuracy and margin side by side; a group is (split, label, table with ``row``)."""
-    row_height = 0.27 if len(groups) < 3 else 0.15 * len(groups)
-    figure = drawing.new_figure(9.2, 1.3 + row_height * len(labels))
+    figure = drawing.new_figure(9.2, 1.3 + 0.27 * len(labels))
     axes = figure.subplots(1, 2, sharey=True)
     shifts = drawing.offsets(len(groups), spread)
     handles: list[Any] = []
     for ax, (metric, title) in zip(axes, _METRIC_AXES.items(), strict=True):
         series = []
         for i, (split, label, part) in enumerate(groups):
-            # Blues for in-domain, reds for out-of-domain data, so that data sets of a split differ.
-            shades = SPLIT_COLOURS.get(split, SERIES_COLOURS)
-            nth = [other for other, _, _ in groups[:i]].count(split)
-            marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]
-            look = (shorten(label), shades[nth % len(shades)], marker)
+            colour, marker = SPLIT_COLOURS.get(split, drawing.BLUE), SERIES_MARKERS[i]
+            look = (shorten(label), colour, marker)
             some = part[part["metric"] == metric]
             hollow = saturated(some).to_numpy(dtype=bool)
             columns = ("interaction", "low", "high")

@@ -16,29 +16,7 @@ from mechcore.errors import InputError
 from mechcore.files import write_text
 from mechcore.report.blocks import script_json
 
-COLOUR = "#0b5394"
-
 _SUBSCRIPTS = ("\u2081", "\u2082")
-
-_DRAW = """(function draw(tries) {
-  const place = document.getElementById(%(place)s);
-  if (!place) return;
-  if (tries === 50 && window.IntersectionObserver) {
-    new IntersectionObserver(function (seen, watcher) {
-      if (!seen.some((entry) => entry.isIntersecting)) return;
-      watcher.disconnect();
-      draw(49);
-    }, {rootMargin: "600px"}).observe(place);
-  } else if (window.CircuitsVis) {
-    place.textContent = "";
-    CircuitsVis.render(place.id, CircuitsVis.%(element)s, %(props)s);
-  } else if (tries > 0) {
-    setTimeout(draw, 100, tries - 1);
-  } else {
-    place.textContent = "The drawing library is missing from this page: restart the kernel " +
-      "and rerun the notebook.";
-  }
-})(50);"""
 
 
 @cache
@@ -68,10 +46,6 @@ class AttentionView:
     def __post_init__(self) -> None:
         if not self.examples:
             raise InputError("attention view: no head; expected at least one")
-        if len(self.titles) != len(self.examples):
-            raise InputError(
-                f"attention view: {len(self.titles)} titles for {len(self.examples)} heads"
-            )
         if len({tuple(example.tokens) for example in self.examples}) > 1:
             raise InputError(
                 "attention view: the heads' examples have different tokens; make a view for each"
@@ -87,13 +61,14 @@ class AttentionView:
         first = self.examples[0]
         props: dict[str, Any] = {"attention": first.pattern, "tokens": marked_tokens(first)}
         props |= {"maskUpperTri": first.causal, "minValue": 0, "maxValue": 1}
-        props["positiveColor"] = COLOUR
+        props["positiveColor"] = "#0b5394"
         if len(self.examples) > 1:
             element = "AttentionHeads"
             props["attention"] = [example.pattern for example in self.examples]
             props["attentionHeadNames"] = list(self.titles)
         values = {"place": script_json(place), "element": element, "props": script_json(props)}
-        script = _DRAW % values
+        path = files("mechcore.report").joinpath("templates", "attention.js")
+        script = path.read_text(encoding="utf-8").strip() % values
         return f'<div><div id="{place}"></div><script>{script}</script></div>'
 
     def save(self, path: str | Path) -> Path:
@@ -115,15 +90,9 @@ class AttentionView:
 
 
 def attention_view(
-    examples: Sequence[AttentionExample],
-    *,
-    titles: Sequence[str] | None = None,
+    examples: Sequence[AttentionExample], *, titles: Sequence[str] | None = None
 ) -> AttentionView:
-    """Draw the attention of heads on an example with circuitsvis, heads of encoders without a mask.
-
-    Tokens of the first and second text carry a small 1 and 2; titles are by default the head and
-    its category. An `InputError` says that there is no head, or that tokens differ.
-    """
+    """Heads' attention on one example, titled by head and category; `InputError` for odd ones."""
     names = titles or [f"{e.component} {e.category}".strip() for e in examples]
     return AttentionView(list(examples), list(names))
 

@@ -120,11 +120,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure inside the page; ``saved`` lists the formats of its files beside the page.
-
-    ``fold`` is the summary line of a collapsed figure; if empty, the figure is always visible.
-    ``inline`` is the figure as HTML if it has spots.
-    """
+    """A figure in the page, collapsed under its ``fold``; with spots, ``inline`` is its HTML."""
 
     name: str
     caption: str
@@ -280,16 +276,7 @@ def data_uri(content: bytes, kind: str) -> str:
     return f"data:{kind}{encoded}"
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file embedded in the page: its name, its size in bytes, and its content as a data URI."""
-
-    name: str
-    size: int
-    uri: str
-
-
-def download(path: Path, kind: str = CSV) -> Download:
-    """Embed a file."""
+def download(path: Path, kind: str = CSV) -> dict[str, Any]:
+    """A file to embed: its name, its size in bytes, and its content as a data URI."""
     content = path.read_bytes()
-    return Download(visible(path.name), len(content), data_uri(content, kind))
+    return {"name": visible(path.name), "size": len(content), "uri": data_uri(content, kind)}

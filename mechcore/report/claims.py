@@ -36,9 +36,8 @@ class Claims:
     ) -> Callable[[Callable[..., Iterable[Block]]], Make]:
         """Decorator: a section made of the relevant verdicts and a function's blocks.
 
-        The function takes the run and its ``tables``, None for a table without rows; the section
-        offers them as files. If the first has no rows, the section says only that ``missing`` was
-        not run; if ``missing`` is empty, the function handles this case itself.
+        The function takes the run and its ``tables``, None for one without rows. If the first has
+        none, the section says only that ``missing`` was not run, unless ``missing`` is empty.
         """
 
         def decorate(blocks: Callable[..., Iterable[Block]]) -> Make:

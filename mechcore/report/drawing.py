@@ -25,7 +25,7 @@ GREY, LIGHT_GREY = "#767676", "#DDDDDD"
 SERIES_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 SERIES_MARKERS = ("o", "s", "^", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
-SPLIT_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
+SPLIT_COLOURS = {"id": BLUE, "ood": VERMILION}
 
 SCALES = {"accuracy": 100.0, "margin": 1.0}
 """Factor from a table's change to points or nats."""

@@ -14,29 +14,14 @@ if TYPE_CHECKING:
     from mechcore.report.run_folder import RunFolder
 
 
-_BEFORE_FORMULA = (
-    "A component is one attention head or one MLP layer. A mask gives every component a number *m* "
-    "from 0 to 1, and the component's contribution to the residual stream becomes"
-)
-_FORMULA = "*mean* + *m* · (*x* \u2212 *mean*)"
-_AFTER_FORMULA = (
-    "where *x* is its output and *mean* its average output over training data. With *m* = 1 "
-    "nothing changes; with *m* = 0 the component adds a constant that carries no information "
-    "about the input: it is ablated. If ablation uses another fill than the mean, its "
-    "section says so. The weights of the model are never changed."
-)
-
-
 @dataclass(frozen=True)
 class Words:
-    """The fixed texts of a report; asterisks mark ``*variables*``."""
+    """The fixed texts of a report; ``method``, formula in the middle, replaces that on masks."""
 
     intervals: str
     terms: Sequence[tuple[str, str]]
     credit: str
-    before_formula: str = _BEFORE_FORMULA
-    formula: str = _FORMULA
-    after_formula: str = _AFTER_FORMULA
+    method: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,6 @@ from mechcore.wording import number, plain, short_source
 
 REPORT_FILE = "report.html"
 
-_OF_DATA = ("n", "n_available", "n_cut", "subsets")
-"""Facts in ``config.json`` that the section on the data also shows."""
-_OF_CONFIG = ("model", "data", "settings", "origins", "versions", "seconds")
 _VARIABLE = re.compile(r"\*(\w+)\*")
 _TAG = re.compile(r"(<button.*?</button>|<[^>]*>)")
 _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
@@ -31,11 +28,7 @@ _PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
 
 
 def build_report(folder: str | Path, *, figures: Sequence[str] = ("svg", "png")) -> Path:
-    """Make ``report.html``, which needs no other file, and ``figures/`` from a run's tables.
-
-    ``figures`` are formats among ``png``, ``svg`` and ``pdf``. An `InputError` says that a format
-    is unknown, ``config.json`` is missing, or a file is malformed.
-    """
+    """Make ``report.html``, one file, and ``figures/`` of a run; raises `InputError` if damaged."""
     run = read_run(folder)
     gallery, study, about = Gallery(run.path, figures), report_of(run.config), panels(run)
     opening = study.opening(run)
@@ -57,7 +50,7 @@ def build_report(folder: str | Path, *, figures: Sequence[str] = ("svg", "png"))
         sections=parts,
         grid=grid,
         words=study.words,
-        method=method_tables(run.config, () if run.filled("data") is None else _OF_DATA),
+        method=method_tables(run.config, run.filled("data") is not None),
         downloads=[download(run.path / CONFIG_FILE, JSON), *map(download, tables)],
         panels=about,
         quantities=Markup(script_json([asdict(q) for q in grid.quantities])) if grid else "",
@@ -119,10 +112,7 @@ def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = 
 
 
 class Explainer:
-    """Adds the meaning of terms as tooltips; the Tab key stops at the first use in each section.
-
-    The term "Change and interaction" explains both words.
-    """
+    """Adds the meaning of terms as tooltips; the Tab key stops at the first use in each section."""
 
     def __init__(self, terms: Sequence[tuple[str, str]] = ()) -> None:
         self._meanings = {
@@ -155,10 +145,12 @@ class Explainer:
         return f'<abbr title="{escape(self._meanings[name])}"{stop}>{match[0]}</abbr>'
 
 
-def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:
-    """Tables of a run by its ``config.json``; facts about data ``shown`` elsewhere are omitted."""
+def method_tables(config: Mapping[str, Any], data_shown: bool = False) -> list[Table]:
+    """Tables of a run by its ``config.json``, without facts that a section on data shows."""
+    shown = ("n", "n_available", "n_cut", "subsets") if data_shown else ()
     run = {key: config[key] for key in ("command", "seeds", "target_sparsities") if config.get(key)}
-    parts = {name: dict(config.get(name) or {}) for name in _OF_CONFIG}
+    names = ("model", "data", "settings", "origins", "versions", "seconds")
+    parts = {name: dict(config.get(name) or {}) for name in names}
     data = [
         (f"{part} {key}".replace("_", " "), value)
         for part, entries in parts["data"].items()

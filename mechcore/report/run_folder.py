@@ -23,7 +23,6 @@ from mechcore.wording import visible
 
 CONFIG_FILE = "config.json"
 _Examples: TypeAlias = tuple[AttentionExample, ...]
-_OBJECTS = ("model", "data", "settings", "versions", "seconds")
 TABLES_FOLDER = "tables"
 SINGLE = "single"
 """The kind of sets of one component in tables of ablations."""
@@ -142,10 +141,6 @@ def read_run(path: str | Path) -> RunFolder:
         raise InputError(f"{config_path}: found a {type(config).__name__}; expected an object")
     if "model_type" in config:
         raise InputError(f"{path}: found a model; expected the folder of a finished run")
-    for name in _OBJECTS:
-        if not isinstance(config.get(name) or {}, dict):
-            kind = type(config[name]).__name__
-            raise InputError(f"{config_path}: {name}: found a {kind}; expected an object")
     tables = {
         name: _read(file, schema)
         for name, schema in schemas_of(config).items()

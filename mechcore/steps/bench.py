@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from mechcore.data.sources import sources_content
 from mechcore.steps.config import DataConfig, ModelConfig
@@ -42,14 +42,20 @@ _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "devic
 
 
 @dataclass(frozen=True)
-class CheckpointInput(Input):
-    """A model in a checkpoint; without ``answers``, also a model without a head."""
+class ModelInput(Input):
+    """A model in a checkpoint, or in the one ``trained`` by a needed job.
+
+    Without ``answers``, it may lack a head.
+    """
 
     config: ModelConfig
     answers: bool = True
+    trained: str = ""
 
     def content(self, hash_file: Hasher) -> Any:
-        """Digests of its files, and how its answers are read; see `Input.content`."""
+        """Digests of its files, or its checkpoint, and how its answers are read."""
+        if self.trained:
+            return {"checkpoint": self.trained, **_use(self.config)}
         config = resolved(self.config)
         files = checkpoint_content(str(config.source), config.revision, hash_file)
         return {"files": files, **_use(config)}
@@ -57,22 +63,7 @@ class CheckpointInput(Input):
     def uses(self) -> Sequence[object]:
         """See `Input.uses`; the code of its architecture."""
         config = resolved(self.config)
-        return architecture_code(str(config.source), config.revision)
-
-
-@dataclass(frozen=True)
-class TrainedInput(Input):
-    """A checkpoint of a model that a job of the study trains; its config has no source."""
-
-    config: ModelConfig
-    checkpoint: str
-
-    def content(self, hash_file: Hasher) -> Any:
-        """Which checkpoint it is, and how its answers are read; the training is among the needs."""
-        return {"checkpoint": self.checkpoint, **_use(self.config)}
-
-
-ModelInput: TypeAlias = CheckpointInput | TrainedInput
+        return () if self.trained else architecture_code(str(config.source), config.revision)
 
 
 @dataclass(frozen=True)
@@ -91,9 +82,7 @@ class DataInput(Input):
 
     def content(self, hash_file: Hasher) -> Any:
         """Digests of the files that the examples come from, and how they are drawn."""
-        content: dict[str, Any] = {"limit": self.limit, "seed": self.data.seed}
-        if self.half is not None:
-            content["half"] = self.half
+        content: dict[str, Any] = {"limit": self.limit, "seed": self.data.seed, "half": self.half}
         if self.model.source is None:
             content |= {"world": self.split, **embedded_draw(self.split, self.data)}
         else:
@@ -138,15 +127,16 @@ class Workbench:
         return opened
 
     def _opened(self, job: Job) -> tuple[Inputs, dict[Any, Any]]:
-        digest, model = _model_digest(job), model_input(job)
+        model, training = model_input(job), job.needs.get(TRAINING)
+        digest = digest_of([job.contents[MODEL], None if training is None else training.key])
         # A model with answers serves all jobs.
-        answers = getattr(model, "answers", True) or (digest, True) in self._models
+        answers = model.answers or (digest, True) in self._models
         place = (digest, answers)
         if place not in self._models:
             while len(self._models) >= MOST_MODELS:
                 self._models.popitem(last=False)
             config = model.config
-            if isinstance(model, TrainedInput):
+            if model.trained:
                 config = replace(config, source=str(trained_path(self.store, job)))
             opened = open_model(config, answers=answers, device=self.device)
             job.check_inputs(self.store.hash_file)  # before caching it under the planned digest
@@ -159,7 +149,7 @@ class Workbench:
 def model_input(job: Job) -> ModelInput:
     """The model of a job."""
     model = job.inputs[MODEL]
-    assert isinstance(model, (CheckpointInput, TrainedInput))
+    assert isinstance(model, ModelInput)
     return model
 
 
@@ -170,14 +160,7 @@ def data_inputs(job: Job) -> dict[str, DataInput]:
 
 def trained_path(store: Store, job: Job) -> Path:
     """The checkpoint of a job whose model the study trained; raises `Damaged` if it changed."""
-    model = model_input(job)
-    assert isinstance(model, TrainedInput)
-    return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model.checkpoint
-
-
-def _model_digest(job: Job) -> str:
-    training = job.needs.get(TRAINING)
-    return digest_of([job.contents[MODEL], None if training is None else training.key])
+    return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model_input(job).trained
 
 
 _benches: dict[tuple[Path, str], Workbench] = {}

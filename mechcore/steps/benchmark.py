@@ -52,10 +52,7 @@ def run_benchmark(
     seeds: Sequence[int] = (0,),
     device: str = "cpu",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The tables ``nodes`` and ``pairs`` of every method on every case; ``out`` has the store.
-
-    Raises `InputError` for an unknown case or method, `StudyError` if a method failed.
-    """
+    """The tables ``nodes`` and ``pairs`` of every method on every case; ``out`` has the store."""
     check_device(device)
     store = Store(out / "store")
     how = [tuple(dict.fromkeys(names)) for names in (methods, interaction_methods)]

@@ -43,12 +43,7 @@ def core_ablation_tables(
     known: Mapping[str, Ablations],
     state: Path | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Ablate every core head alone, selected heads jointly, and controls outside the core.
-
-    Jointly ablated are all pairs among the ``max_joint`` core heads with the largest out-of-domain
-    loss, these heads together, the whole core, and the sets of ``step``. Ablations ``known`` by
-    split are not repeated; ``state`` is the folder that an interrupted run resumes from.
-    """
+    """Ablate core heads alone and jointly, see `joint_sets`, with controls; reuses ``known``."""
     alone = sorted({*core, *(member for named in step.further for member in named.components)})
     others = beside(alone, ModelShape.of(inputs.model), step.max_non_core, step.seed)
     singles, other_sets = ([ComponentSet((c,)) for c in some] for some in (alone, others))

@@ -27,11 +27,7 @@ def training_on(
     device: str = "cpu",
     splits: Sequence[str] = TEST_SPLITS,
 ) -> Training:
-    """A training ready to start, on test data of ``splits``; with a prompt, of a language model.
-
-    Classes are those of the model's settings, the task, or the training data, in this order. An
-    `InputError` says that a file or checkpoint is invalid, or that labels and classes differ.
-    """
+    """A training ready to start, with a prompt of a language model; `InputError` for bad inputs."""
     assert model.source is not None
     examples, _ = read_split("train", model, data, labelled=True)
     evaluations = {split: read_split(split, model, data)[0] for split in splits}

@@ -33,10 +33,7 @@ _EMBEDDED_SIZE = 2000
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """A model with the data it is studied on, by split, and how many examples were available.
-
-    Its configuration has all defaults filled in, and the prompt in its chat template.
-    """
+    """A model with its data by split, how many examples there were, and all settings."""
 
     config: ModelConfig
     model: Any

@@ -66,10 +66,7 @@ class Means(MainStep):
 
 @dataclass(frozen=True)
 class FindMasks(MainStep):
-    """Train or rank masks for each target sparsity and seed, resuming from the last saved step.
-
-    A control needs the masks that it matches as ``trained``.
-    """
+    """Train or rank masks; resumes. A control needs the masks that it matches as ``trained``."""
 
     kind = "prune"
     method: str

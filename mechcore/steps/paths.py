@@ -56,11 +56,7 @@ def path_tables(
     known: Mapping[str, Ablations] | None = None,
     half: Int[np.ndarray, " example"] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Changes from cutting the paths of senders to receivers, and of components to the answer.
-
-    There is a verdict with ``roles`` only; ``half`` says on which half of the out-of-domain
-    examples they were judged. Ablations ``known`` by split are not repeated.
-    """
+    """Changes from cutting paths, and the verdict if there are ``roles``; reuses ``known``."""
     model = inputs.model
     statistics: dict[str, Any] = {"n_resamples": step.n_resamples, "seed": step.seed}
     cuts = step.cuts(senders, model)

@@ -57,8 +57,7 @@ _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
     """The checkpoints of a training run, by step if all steps are known, else by name.
 
-    ``paths`` are checkpoint directories, or folders of them (``step-0500``, ``checkpoint-500``,
-    ``final``); none stand for the embedded encoder's. Other settings are those of ``model``. An
+    ``paths`` are checkpoints, or folders of them; none stand for the embedded encoder's. An
     `InputError` says that a path holds no checkpoint, or that two have the same name.
     """
     if not paths and model.embedded != "encoder":

@@ -48,10 +48,7 @@ Executor: TypeAlias = Callable[[Store], AbstractContextManager[Workers]]
 
 @dataclass(frozen=True)
 class Local:
-    """This machine: concurrent jobs, cores per job (None shares them all), device of models.
-
-    With several ``workers``, each in its own process, a script needs ``if __name__ == "__main__"``.
-    """
+    """This machine: concurrent jobs, cores per job (None shares them all), device of models."""
 
     workers: int = 1
     cpus: int | None = None
@@ -181,9 +178,8 @@ def threads(count: int | None) -> Iterator[None]:
 class OnRay:
     """A Ray cluster; without ``address``, a new one on this machine.
 
-    ``cpus`` and ``gpus``, possibly a fraction, are those of one job, which sees no others; by
-    default a job on ``"cuda"`` has one GPU. An `InputError` says that Ray is missing, or that
-    ``device`` is one of several GPUs.
+    ``cpus`` and ``gpus`` are those of one job; one on ``"cuda"`` has a GPU. An `InputError` says
+    that Ray is missing, or that ``device`` is one of several GPUs.
     """
 
     address: str | None = None

@@ -31,10 +31,7 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class StudyKind(Generic[S]):
-    """A kind of study: its settings, all with defaults, and how to plan them.
-
-    ``located`` makes paths absolute, relative to a folder; ``executor`` is the default one.
-    """
+    """A kind of study: its settings, how to plan them, relative paths, and its default executor."""
 
     settings: type[S]
     plan: Callable[[S, Store], Study]

@@ -59,12 +59,11 @@ def run_study(
     executor: Executor | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Run the remaining jobs of a study, and write its results and reports, whose paths it returns.
+    """Run the remaining jobs of a study; write its results and reports, whose paths it returns.
 
-    Everything is checked before anything is written. Each of several variants gets a subfolder.
-    ``store``, by default in ``out``, can be shared; jobs run in this process unless ``executor``
-    says otherwise; ``origins`` of settings that are not defaults are Python unless given.
-    Raises `InputError` before any work, `StudyError` if jobs failed, `StoreError` on a full disk.
+    Each of several variants gets a subfolder. ``store``, by default in ``out``, can be shared; jobs
+    run in this process unless ``executor`` says otherwise. Raises `InputError` before any work,
+    `StudyError` if jobs failed, `StoreError` on a full disk.
     """
     out = Path(out)
     executor = executor or STUDIES[kind].executor(settings)
@@ -257,9 +256,7 @@ def _note(out: Path, **facts: Any) -> None:
 
 
 def _written(out: Path) -> tuple[str, ...]:
-    names = _known(out).get("written")
-    names = names if isinstance(names, list) else []
-    return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
+    return tuple(_known(out).get("written", ()))
 
 
 def _remove(out: Path, name: str) -> None:

@@ -188,11 +188,12 @@ class Work:
         """Folder with the results of a needed job; raises `Damaged` if they were changed."""
         return self.store.whole(self.job.needs[what].key)
 
-    def table(self, what: str, name: str = "") -> pd.DataFrame:
-        """A table of a needed job, by default the one with the same name as the need."""
+    def table(self, what: str, name: str = "", *, optional: bool = False) -> pd.DataFrame:
+        """A table of a needed job, by default named like the need; empty if none and optional."""
         schemas = {schema.name: schema for schema in self.job.needs[what].step.schemas}
-        name = name or what
-        return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
+        schema = schemas[name or what]
+        path = self.needed(what) / TABLES_FOLDER / f"{schema.name}.csv"
+        return schema.frame([]) if optional and not path.is_file() else schema.read(path)
 
     def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
         """Write tables as CSV, with the columns of the step's schemas where there are any."""

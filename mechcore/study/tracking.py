@@ -68,13 +68,11 @@ def summary_of(run: RunFolder) -> dict[str, float]:
     accuracy = run.table("accuracy")
     if accuracy is not None:
         whole = accuracy[accuracy["subset"] == ALL]
-        several = whole.groupby("split")["data"].nunique() > 1
-        by = ["split", "data", "target_sparsity"]  # of which the full model has none
-        for key, rows in whole.groupby(by, sort=False, dropna=False):
-            split, data, target = map(str, key)
-            place = f"{split}/{data}" if several[split] else split
-            name = "full" if target in ("nan", "<NA>") else target_name(float(target))
-            summary[f"accuracy/{place}/{name}"] = float(rows["accuracy"].mean())
+        by = ["split", "target_sparsity"]  # of which the full model has none
+        means = whole.groupby(by, sort=False, dropna=False)["accuracy"].mean().reset_index()
+        for split, target, mean in means.to_numpy().tolist():
+            name = "full" if pd.isna(target) else target_name(target)
+            summary[f"accuracy/{split}/{name}"] = mean
     core = run.table("core")
     if core is not None and len(core):
         for name in ("core_size", "expected_by_chance", "p_value"):

@@ -64,14 +64,14 @@ def test_a_file_is_carried_whole(tmp_path: Path) -> None:
     content = bytes(range(256)) * 3
     (tmp_path / "a.json").write_bytes(content)
     carried = download(tmp_path / "a.json", JSON)
-    assert (carried.name, carried.size) == ("a.json", 768)
-    head, _, body = carried.uri.partition(",")
+    assert (carried["name"], carried["size"]) == ("a.json", 768)
+    head, _, body = carried["uri"].partition(",")
     assert head == "data:application/json;base64"
     assert base64.b64decode(body) == content
-    assert data_uri(content, JSON) == carried.uri
+    assert data_uri(content, JSON) == carried["uri"]
 
 
 def test_names_that_are_no_plain_text_are_shown_escaped(tmp_path: Path) -> None:
     path = tmp_path / "a\u202eb.csv"
     path.write_text("x")
-    assert download(path).name == "a\\u202eb.csv"
+    assert download(path)["name"] == "a\\u202eb.csv"

@@ -265,8 +265,6 @@ def test_the_same_tables_give_the_same_page(tmp_path: Path, new_run: Callable[..
             '{"model_type": "bert"}',
             "found a model; expected the folder of a finished run",
         ),
-        ("config.json", '{"model": "bert"}', "model: found a str; expected an object"),
-        ("config.json", '{"seconds": [1]}', "seconds: found a list; expected an object"),
         ("tables/screening.csv", "set,predicted\nL0.H0,0\n", "no column interaction"),
         ("tables/screening.csv", "set,predicted,interaction\na,x,0\n", "column predicted"),
         ("attention_examples.json", '[{"component": "L0.H0"}]', "not a list of attention examples"),

@@ -20,9 +20,8 @@ from mechcore.steps import bench as module
 from mechcore.steps.bench import (
     MODEL,
     MOST_MODELS,
-    CheckpointInput,
     DataInput,
-    TrainedInput,
+    ModelInput,
     Workbench,
     bench_of,
 )
@@ -62,7 +61,7 @@ class Sources:
         self, model: ModelConfig | None = None, splits: Any = SPLITS, half: int | None = None
     ) -> Job:
         model = model or self.model()
-        inputs: dict[str, Input] = {MODEL: CheckpointInput(model)}
+        inputs: dict[str, Input] = {MODEL: ModelInput(model)}
         inputs |= {split: DataInput(split, model, self.data, half) for split in splits}
         return Job.of(Describe({}, False), "the job", inputs=inputs, hash_file=hash_file)
 
@@ -182,7 +181,7 @@ def test_a_process_has_one_workbench_for_a_store_and_a_device(
 
 def test_the_order_of_answers_is_part_of_how_they_are_read() -> None:
     first, second = (
-        TrainedInput(ModelConfig(prompt="{a}", answers=dict(answers)), "final")
+        ModelInput(ModelConfig(prompt="{a}", answers=dict(answers)), trained="final")
         for answers in ([("no", "x"), ("yes", "y")], [("yes", "y"), ("no", "x")])
     )
     assert digest_of(first.content(hash_file)) != digest_of(second.content(hash_file))

@@ -51,14 +51,6 @@ def test_the_summary_has_accuracies_and_the_core(run: Path) -> None:
     assert summary_of(read_run(run)) == pytest.approx(expected)
 
 
-def test_several_data_sets_of_a_role_stay_apart(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", World(id_data=("matched", "mismatched")))
-    found = summary_of(read_run(path))
-    assert {"accuracy/id/matched/full", "accuracy/id/mismatched/s0.70"} <= found.keys()
-    assert "accuracy/ood/full" in found
-    assert "accuracy/id/full" not in found
-
-
 _LOG = """
 import sys
 from mechcore.study.tracking import log_run

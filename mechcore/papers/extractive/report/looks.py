@@ -126,4 +126,4 @@ _CREDIT = (
     "Definitions and experiments after Feng et al., extractive structures (arXiv 2412.04614). The "
     "prompts, sizes and rules of the verdicts are this project's own where the paper has none."
 )
-WORDS = Words(_INTERVALS, _TERMS, _CREDIT, _BEFORE_FORMULA, _FORMULA, _AFTER_FORMULA)
+WORDS = Words(_INTERVALS, _TERMS, _CREDIT, (_BEFORE_FORMULA, _FORMULA, _AFTER_FORMULA))
