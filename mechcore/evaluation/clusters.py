@@ -50,15 +50,10 @@ class Sample(Shown):
         return cls(np.unique(names, return_inverse=True)[1].reshape(-1))
 
     @property
-    def n_clusters(self) -> int | None:
-        """How many clusters there are; None where each example is its own."""
-        return None if self.clusters is None else len(np.unique(self.clusters))
-
-    @property
     def reason(self) -> str:
         """Why there is no interval; empty if there is one."""
-        n = self.n_clusters
-        if n is None or n >= FEWEST:
+        n = FEWEST if self.clusters is None else len(np.unique(self.clusters))
+        if n >= FEWEST:
             return ""
         return f"{n} cluster{'s' * (n != 1)}: an interval for others needs at least {FEWEST}"
 

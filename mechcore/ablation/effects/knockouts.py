@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from typing_extensions import Unpack
 
 from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends, p_column
 from mechcore.ablation.effects.information import information_table
@@ -20,9 +21,6 @@ from mechcore.evaluation.intervals import Statistics, mean_intervals, ratio_inte
 from mechcore.evaluation.p_values import adjusted_p, p_among, paired_p
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema
 from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SIGNIFICANT, SUPPORTED
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 CARRIED = 0.5
 """Share of an effect that a category carries it with, at least."""

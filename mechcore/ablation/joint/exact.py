@@ -6,11 +6,12 @@ Definitions and signs: docs/concepts/interactions.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from typing_extensions import Unpack
 
 from mechcore.ablation import sets as ready
 from mechcore.ablation.cuts import ComponentSet
@@ -28,9 +29,6 @@ from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool
+from typing_extensions import Unpack
 
 from mechcore.ablation.cuts import ComponentSet, Cut
 from mechcore.ablation.effects.changes import (
@@ -36,9 +37,6 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import dtype_of
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
 from mechcore.wording import count
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 MOST_READERS = 10
 """Number of components, those that lose most, whose dependence on each core head is shown."""
