@@ -102,7 +102,7 @@ def ablate(
         sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
             these by name, see `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
         data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`;
-            or prompts (`mechcore.models.prompts`) with a metric that needs no labels.
+            or prompts (`mechcore.models.encoded`) with a metric that needs no labels.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes every
             example's counterfactual prompt, or draws one of another label, the nearest in length.

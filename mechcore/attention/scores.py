@@ -30,7 +30,7 @@ from mechcore.attention.labels import (
 from mechcore.attention.reduction import BatchPatterns
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import FEWEST
+from mechcore.evaluation.intervals import FEWEST
 from mechcore.models.encoded import as_encoded
 from mechcore.models.hooks import hooked
 from mechcore.models.protocol import (

@@ -19,8 +19,7 @@ from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, as_batches
 from mechcore.data.examples import ALL, Population
 from mechcore.errors import InputError, NotFiniteError, warn
-from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.intervals import Interval, Statistics, mean_intervals
+from mechcore.evaluation.intervals import Interval, Sample, Statistics, mean_intervals
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.interventions import masked
@@ -114,7 +113,7 @@ class Evaluation(Sampled):
         logits: [example, class]; log-probabilities for answers of several tokens.
         mapping: how labels were matched to classes, in words.
         clusters: number of the cluster of every example, if known.
-        population: what intervals are for, see `mechcore.evaluation.clusters`.
+        population: what intervals are for, see `mechcore.evaluation.intervals`.
 
     Raises:
         NotFiniteError: a logit is not finite, except minus infinity for a class that always has it

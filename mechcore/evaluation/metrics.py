@@ -119,7 +119,7 @@ class Targets:
         if missing and (self.classes is None or ("wrong" in missing and whole)):
             raise InputError(
                 f"metric {metric.name!r}: the data have no {missing[-1]} answers; expected rows "
-                f"with the columns prompt and {missing[-1]}, see mechcore.models.prompts"
+                f"with the columns prompt and {missing[-1]}, see mechcore.models.encoded"
             )
         if metric.everywhere and (is_classifier(model) or "full" in metric.needs):
             raise InputError(

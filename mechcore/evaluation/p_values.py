@@ -11,15 +11,15 @@ from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import (
+from mechcore.evaluation.intervals import (
     ByRow,
     Rows,
     Sample,
     degrees_of_freedom,
     drawn_clusters,
+    mean_errors,
     resampled,
 )
-from mechcore.evaluation.intervals import mean_errors
 
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", "none"]
 

@@ -16,8 +16,7 @@ from scipy.ndimage import gaussian_filter1d
 from typing_extensions import Unpack
 
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.intervals import Interval, Statistics, mean_errors, mean_intervals
+from mechcore.evaluation.intervals import Interval, Sample, Statistics, mean_errors, mean_intervals
 from mechcore.evaluation.p_values import paired_p
 from mechcore.showing import Shown
 

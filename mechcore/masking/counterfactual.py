@@ -166,7 +166,7 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
     """``fill``, where the name of the counterfactual one becomes a fill with pairs.
 
-    The pairs are the examples' own counterfactual prompts, see `mechcore.models.prompts`, or those
+    The pairs are the examples' own counterfactual prompts, see `mechcore.models.encoded`, or those
     that `paired` makes. Raises as `paired`, and if given pairs belong to other examples.
     """
     if not isinstance(data, EncodedExamples):

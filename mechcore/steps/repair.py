@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.effects.net import label_names
+from mechcore.ablation.effects.failure import label_names
 from mechcore.masking.means import MeanActivations
 from mechcore.repair.fitting import Settings
 from mechcore.repair.ladder import MOST_TESTED, Labelled, Ladder, check_rungs, runs_of

@@ -7,9 +7,11 @@ from scipy import stats
 
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import FEWEST, Sample, degrees_of_freedom
 from mechcore.evaluation.evaluate import Evaluation, paired_change
 from mechcore.evaluation.intervals import (
+    FEWEST,
+    Sample,
+    degrees_of_freedom,
     mean_errors,
     mean_intervals,
     ratio_intervals,

@@ -17,7 +17,6 @@ from typing_extensions import Unpack
 from mechcore.ablation.cuts import ComponentSet, Cut
 from mechcore.components.names import PathSet
 from mechcore.data.examples import ALL
-from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import (
     CLASS_METRICS,
     ByExampleAnswers,
@@ -25,7 +24,7 @@ from mechcore.evaluation.evaluate import (
     Sampled,
     kl,
 )
-from mechcore.evaluation.intervals import Statistics, mean_intervals
+from mechcore.evaluation.intervals import Sample, Statistics, mean_intervals
 from mechcore.evaluation.metrics import Measured, Metric
 from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.showing import Shown

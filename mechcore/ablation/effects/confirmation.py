@@ -14,8 +14,8 @@ from jaxtyping import Int
 
 from mechcore.ablation.effects import roles as names
 from mechcore.ablation.effects.changes import Ablations
+from mechcore.ablation.effects.failure import strata_of
 from mechcore.ablation.effects.information import information_table
-from mechcore.ablation.effects.net import strata_of
 from mechcore.ablation.effects.roles import COMPONENT_ROLES, component_roles
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.data.examples import ALL

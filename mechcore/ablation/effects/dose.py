@@ -16,9 +16,8 @@ from mechcore.ablation.sets import paths
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.components.names import ANSWER
-from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.evaluation.intervals import mean_intervals
+from mechcore.evaluation.intervals import Sample, mean_intervals
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session

@@ -13,8 +13,7 @@ from typing_extensions import Unpack
 from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations, own_ends, p_column, place
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import Sample, degrees_of_freedom
-from mechcore.evaluation.intervals import Statistics
+from mechcore.evaluation.intervals import Sample, Statistics, degrees_of_freedom
 from mechcore.evaluation.p_values import adjusted_p
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
