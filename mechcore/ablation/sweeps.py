@@ -1,7 +1,4 @@
-"""Sweeps: the model without each of many sets of components, on the same examples.
-
-All engines give the same logits up to rounding, which is checked on a few examples first.
-"""
+"""Sweeps: the model without each of many sets of components, on the same examples."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sums over the queries of any number of examples, and the table made of them.
-
-Memory does not grow with the number of examples; see `HeadScores` for intervals.
-"""
+"""Sums over the queries of any number of examples, and the table made of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Intervals of means over examples, or over clusters of them, that hold with few examples, too.
-
-Clusters are templates, premises, near-copies: see docs/concepts/clusters.md. Coverage is measured
-by ``benchmarks/interval_coverage.py``.
-"""
+"""Intervals of means over examples, or their clusters (docs/concepts/clusters.md), also of few."""
 
 from __future__ import annotations
 

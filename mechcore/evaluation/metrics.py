@@ -1,7 +1,4 @@
-"""Metrics: a number for the answer to every example, by name or as a function of one's own.
-
-`METRICS` says what a function gets.
-"""
+"""Metrics of the answer to every example, by name or as functions of one's own: see `METRICS`."""
 
 from __future__ import annotations
 

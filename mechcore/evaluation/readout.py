@@ -1,7 +1,4 @@
-"""From a model's logits to the classes that the data's labels speak of.
-
-Of causal language models they are answers, read after the last real position.
-"""
+"""From logits to the classes of labels; of causal models, answers after the last real position."""
 
 from __future__ import annotations
 

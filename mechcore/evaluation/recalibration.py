@@ -1,7 +1,4 @@
-"""Lost information and moved thresholds, two parts of a change in accuracy.
-
-Definitions: docs/concepts/recalibration.md. Changes are negative where the model is worse.
-"""
+"""Lost information and moved thresholds, the parts of a change: docs/concepts/recalibration.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Fills that differ by example: a component's output on another text, and a fill at some positions.
-
-Activation patching after Vig et al. 2020, arXiv 2004.12265; positions count real tokens.
-"""
+"""Fills by example: outputs on another text (arXiv 2004.12265), or at some positions alone."""
 
 from __future__ import annotations
 

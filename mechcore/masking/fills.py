@@ -1,8 +1,4 @@
-"""Fills: what replaces an ablated output, by name.
-
-A custom fill is a subclass of `Fill` with `Fill.values`, registered by ``@FILLS.register("half")``
-or as an entry point in the group ``mechcore.fills``.
-"""
+"""Fills: what replaces an ablated output, by name; docs/extend.md adds one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mean activations of every component over training data, with which masking replaces outputs.
-
-Padding is left out (arXiv 2403.03942, section 3; the authors' script pools it in).
-"""
+"""Mean activations over training data, without padding (arXiv 2403.03942, section 3)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The weights of a checkpoint: where they are, how they are read, and what may be wrong.
-
-Weights that are missing, left over, of other sizes or quantized are never passed over.
-"""
+"""The weights of a checkpoint: where they are, how they are read, and what may be wrong."""
 
 from __future__ import annotations
 

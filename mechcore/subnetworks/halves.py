@@ -1,8 +1,4 @@
-"""How far subnetworks and their core depend on the training data that they were pruned on.
-
-Masks of one seed share their noise whatever they are trained on, so what they share has no figure
-by chance.
-"""
+"""How far subnetworks and their core depend on the training data that they were pruned on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Classifies single changes of components in both domains as lost, gained, absent or open.
-
-Out of domain, they may come twice: with the training mean and with that of the texts themselves.
-"""
+"""Single changes of components in both domains: lost, gained, absent or open."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What ablating sets of components did to every example, and tables of it with intervals.
-
-A change is the metric without a set minus that of the full model, on the same examples.
-"""
+"""What ablating sets did to every example, as changes from the full model, and tables of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whether roles found on one half of the examples replicate on the other half.
-
-Definitions: docs/concepts/roles.md, "Confirmed on the other half".
-"""
+"""Whether roles found on half of the examples replicate on the other: docs/concepts/roles.md."""
 
 from __future__ import annotations
 

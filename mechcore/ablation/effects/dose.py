@@ -1,7 +1,4 @@
-"""How a component's effect grows with its dose, and what part of it later components repair.
-
-The dose is the share 1 - m of an output that its fill replaces. See docs/concepts/paths.md.
-"""
+"""How effects grow with the dose, 1 - m, and what part is repaired: docs/concepts/paths.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How much of what a head does goes through its attention to a category of keys.
-
-Shares, controls and the rule for what is carried: docs/concepts/knockouts.md.
-"""
+"""How much of what heads do goes through attention to keys: docs/concepts/knockouts.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
-
-All divide a sweep into tasks and write finished ones to an `AnswerBuffer`, to be resumed.
-"""
+"""The prefix tree, one masked forward per set, and what engines share: tasks that can resume."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Estimates of many sets' interactions in a race, and the decisions that they allow.
-
-A set's bound is raised when an example breaks it, see `part_of_error` and docs/ablation.md.
-"""
+"""Estimates of sets' interactions in a race, and the decisions they allow: docs/ablation.md."""
 
 from __future__ import annotations
 

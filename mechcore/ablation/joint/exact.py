@@ -1,7 +1,4 @@
-"""Exact interactions, dividends and Shapley values, from ablating all sets that they need.
-
-Definitions and signs: docs/concepts/interactions.md.
-"""
+"""Exact interactions, dividends and Shapley values: docs/concepts/interactions.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Predictors of the interaction of every pair of components, by name.
-
-A package adds one in the entry-point group ``mechcore.interaction_methods``; see docs/extend.md.
-"""
+"""Predictors of the interaction of every pair of components, by name: docs/extend.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Racing: deciding how large the interaction of each set is, by adaptive sampling of examples.
-
-How it works, and how far its error rate goes: docs/ablation.md.
-"""
+"""Racing: how large each interaction is, by adaptive sampling of examples: docs/ablation.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Finding the most superadditive sets without ablating all of them.
-
-Search and report use different halves of the data, so that reported values have no selection bias.
-"""
+"""The most superadditive sets, found on one half of the data and reported on the other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How much the effects of components depend on the outputs of the heuristic core.
-
-Definitions: docs/concepts/paths.md, after the claim of arXiv 2403.03942, section 5.
-"""
+"""How effects depend on the core (arXiv 2403.03942, section 5): docs/concepts/paths.md."""
 
 from __future__ import annotations
 
