@@ -34,11 +34,7 @@ def pairs(components: Iterable[ComponentLike]) -> list[ComponentSet]:
 def subsets(
     components: Iterable[ComponentLike], sizes: Iterable[int] | None = None
 ) -> list[ComponentSet]:
-    """All subsets of ``components`` of these sizes; by default all sizes from 1.
-
-    Raises:
-        InputError: there are not enough components, or more than 10 without given sizes.
-    """
+    """All subsets of ``components`` of these sizes; by default all, of at most 10 components."""
     chosen = sorted(set(parse_components(components)))
     if sizes is None and len(chosen) > MOST_EXACT:
         raise InputError(

@@ -71,10 +71,7 @@ class Tally:
         self.defined += torch.tensordot(weights, examples.defined, 1)
 
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mass and ratio to uniform attention, [*group, layer, head, category]; NaN where no query.
-
-        Both are means over the queries for which the category is defined.
-        """
+        """Mean mass, and ratio to uniform, where defined, [*group, layer, head, category]."""
         mass = self.mass / self.defined[..., None, :]
         ratio = self.mass / self.uniform[..., None, :]
         return mass.numpy(), ratio.numpy()
@@ -220,10 +217,7 @@ class HeadScores:
         return pd.DataFrame(columns)
 
     def categorised(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> pd.DataFrame:
-        """The table with labels, see `mechcore.attention.categorise`.
-
-        ``stability`` is the share of resamples that give a head the same label.
-        """
+        """The table by `categorise`, and ``stability``: resamples with the same label."""
         table = categorise(self.table(), thresholds)
         drawn = (self.resamples.defined.sum((-1, -2)) > 0).numpy()  # few examples: some draw none
         same = self._labels(self.resamples, thresholds)[drawn] == table["category"].to_numpy()

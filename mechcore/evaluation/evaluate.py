@@ -85,11 +85,7 @@ class Sampled(ByExampleAnswers):
     def groups(
         self, named: Mapping[str, Sequence[str]] | None = None
     ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
-        """Which examples are in every subset, in all of them, and in groups of subsets.
-
-        Raises:
-            InputError: a group names an unknown subset, or has the name of one or of all examples.
-        """
+        """Which examples are in every subset, in all, and in groups, or an `InputError`."""
         names = self.subset_names
         members = {name: self.subsets == name for name in names}
         members[ALL] = np.ones(len(self.subsets), dtype=bool)
@@ -315,11 +311,7 @@ def paired_change(
     metric: ClassMetric = "accuracy",
     **statistics: Unpack[Statistics],
 ) -> Interval:
-    """Accuracy (a share) or margin (nats) of ``other`` minus that of ``full``, paired by example.
-
-    Raises:
-        InputError: the two are not evaluations of the same examples, or the metric is unknown.
-    """
+    """Accuracy (a share) or margin (nats) of ``other`` minus that of ``full``, by example."""
     if not torch.equal(full.correct_classes, other.correct_classes):
         raise InputError(
             f"paired change: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "

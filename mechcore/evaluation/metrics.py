@@ -93,11 +93,7 @@ def as_metric(metric: MetricLike) -> Metric:
 
 
 class Targets:
-    """Which outputs a metric reads of a model, and which count as correct and as wrong.
-
-    Raises:
-        InputError: the data lack what the metric needs, or the model does.
-    """
+    """What a metric reads, and what is correct and wrong, or an `InputError` if unknown."""
 
     def __init__(
         self, metric: Metric, model: Any, data: Data, class_names: Sequence[str] | None

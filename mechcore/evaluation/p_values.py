@@ -119,10 +119,7 @@ def p_among(value: float, others: Sequence[float] | np.ndarray) -> float:
 
 
 def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """An effect among those of random controls: their mean and range, and a two-sided p.
-
-    The range holds 95 % of them, or all of fewer than `FEW_CONTROLS`.
-    """
+    """An effect among random controls: their mean, range (95 %, or all of few), and two-sided p."""
     n = len(controls)
     if not n:
         return {"n_controls": 0}

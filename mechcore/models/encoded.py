@@ -90,23 +90,13 @@ def as_encoded(
     examples = given_examples(data, split, columns=columns, label_map=label_map, labelled=labelled)
     if examples is None:
         raise InputError(f"{split} data: found {type(data).__name__}; expected {EXPECTED}")
-    return encode_for(
-        model,
-        tokenizer or tokenizer_of(model),
-        examples,
-        max_length=max_length,
-        prompt=prompt,
-        answers=answers,
-        words=words,
-    )
+    options: dict[str, Any] = {"max_length": max_length, "prompt": prompt}
+    options |= {"answers": answers, "words": words}
+    return encode_for(model, tokenizer or tokenizer_of(model), examples, **options)
 
 
 def as_data(
-    model: Any,
-    data: Any,
-    split: str,
-    *,
-    labelled: bool = True,
+    model: Any, data: Any, split: str, *, labelled: bool = True
 ) -> EncodedExamples | Iterable[Batch]:
     """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
     if not isinstance(data, EncodedExamples) and prompt_table(data) is None:

@@ -186,10 +186,7 @@ def _architecture(config: Any, where: dict[str, str]) -> str:
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """The configuration of a checkpoint; raises `InputError` if there is none to use.
-
-    ``_commit_hash`` is the commit of a hub id.
-    """
+    """The configuration of a checkpoint, with ``_commit_hash`` of a hub id, or `InputError`."""
     where = place_of(name)
     path = Path(name)
     if path.is_file() and "gguf_file" not in where:

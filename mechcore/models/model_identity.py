@@ -72,10 +72,7 @@ def check_masks(masks: Iterable[Mask], model: Any) -> None:
 
 
 def _sums_of_weights(model: Any) -> str:
-    """A digest of exact sums over the bits of every weight, in rows of `_COLUMNS` integers.
-
-    It changes with any single bit, and where parts of a weight change places.
-    """
+    """A digest of exact sums over rows of the bits of weights; any bit, or order, changes it."""
     digest, row = hashlib.sha256(), 8 * _COLUMNS
     for name, tensor in weights_of(model).state_dict().items():
         raw = tensor.detach().contiguous().flatten().view(torch.uint8)

@@ -160,11 +160,7 @@ def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
 
 
 def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) -> pd.DataFrame:
-    """`HEAD_FREQUENCY`: how many subnetworks of each target sparsity keep a component.
-
-    Raises:
-        InputError: there is no mask.
-    """
+    """`HEAD_FREQUENCY`: how many subnetworks of each target sparsity keep a component."""
     shape = _common_shape(masks)
     rows = []
     for target_sparsity in sorted(set(target_sparsities)):

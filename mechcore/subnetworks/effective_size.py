@@ -149,9 +149,7 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
     mean, error = table["effective_size"], by_checkpoint["effective_size"].sem().to_numpy()
     reach = pd.Series(error * stats.t.ppf(0.975, np.maximum(table["n_seeds"] - 1, 1)))
-    reach = reach.where(
-        table["low"] < table["high"]
-    )  # equal sizes only show that the grid is coarse
+    reach = reach.where(table["low"] < table["high"])  # equal sizes only show a coarse grid
     low, high = ((mean + sign * reach).clip(0, 1) for sign in (-1, 1))
     return table.assign(mean_low=low, mean_high=high)
 

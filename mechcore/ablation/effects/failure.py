@@ -111,10 +111,7 @@ def failure_table(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Accuracy of the full model by subset and label; the columns of `FAILURE`.
-
-    Answers, names of every example's label, and names of the data are by split.
-    """
+    """Accuracy of the full model by subset and label, as in `FAILURE`; all is given by split."""
     rows = []
     for split, answers in full.items():
         n_wrong = max(1, int((~answers.correct).sum()))

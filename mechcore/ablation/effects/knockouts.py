@@ -126,10 +126,7 @@ def to_control(table: pd.DataFrame) -> pd.DataFrame:
 def with_controls(
     table: pd.DataFrame, controls: Mapping[int, tuple[float, Sequence[float]]]
 ) -> pd.DataFrame:
-    """The table with what is carried; controls are shares of the category and of its draws.
-
-    They are by the index of the rows of `to_control`.
-    """
+    """The table with what is carried, from shares of rows of `to_control` and of their draws."""
     table = table.copy()
     for row, (share, shares) in controls.items():
         table.loc[row, ["n_controls", "control_share"]] = len(shares), np.mean(shares)

@@ -87,10 +87,7 @@ def change_stability(
 def interaction_stability(
     ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """Stability of the ranking of sets by their interactions, separately for each size.
-
-    Sizes with fewer than `FEWEST` sets are omitted. See `change_stability`.
-    """
+    """Stability of the ranking of sets by their interactions, by size, see `change_stability`."""
     rows: list[dict[str, Any]] = []
     for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):
         sets = list(same_size)

@@ -303,11 +303,7 @@ class _OnStack:
 
 
 class PathEngine:
-    """Answers with sets of paths cut; ``base`` has the layers as functions, and was checked.
-
-    Raises:
-        InputError: a receiver does not run after its sender, or is not there.
-    """
+    """Answers with sets of paths cut; ``base`` has the layers as functions, and was checked."""
 
     name = "paths"
 

@@ -56,11 +56,7 @@ class Layers:
         x: Float[Tensor, "row pos d_model"] | None = None,
         stop: int | None = None,
     ) -> Tensor:
-        """The residual stream before ``stop``, or the logits, from ``x`` before layer ``start``.
-
-        Raises:
-            InputError: the model's forward does not call its layers.
-        """
+        """The residual stream before ``stop``, or the logits, from ``x`` before layer ``start``."""
         self.calls, self.start, self.x, self.stop = 0, start, x, stop
         with self._watched():
             try:

@@ -143,28 +143,10 @@ class Interactions:
         """Which sets are undecided."""
         return self.decisions == OPEN
 
-    def needed(self, rows: Int[np.ndarray, " part"]) -> list[ComponentSet]:
-        """The sets to ablate for the interactions of some sets."""
-        running = [self.sets[row] for row in rows]
-        members = sorted({c for cut in running for c in cut.components})
-        return [*(ComponentSet((c,)) for c in members), *running]
-
-    def see(
-        self, answers: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int
-    ) -> None:
-        """Add the interactions on further examples."""
-        sets = [self.sets[row] for row in rows]
-        joint, alone = joint_and_alone(answers, sets, self.goal.metric)
-        self.values[rows, start:stop] = joint - alone
-        self.seen[rows] = stop
-
     def run(
         self, ablated: Ablated, audited: Bool[np.ndarray, " set"], looks: Iterable[int]
     ) -> tuple[list[int], float, float]:
-        """Decide on all sets at looks; audited ones are seen to the end.
-
-        Returns the looks, the evaluations of a layer, and those of all sets on all examples.
-        """
+        """Decide at looks, and see audited sets to the end: looks, and layers of these and all."""
         after, spent, exact_layers = list[int](), 0.0, 0.0
         for stop in looks:
             while (self.open & (self.n < stop)).any():
@@ -185,8 +167,13 @@ class Interactions:
         spent = 0.0
         for start in np.unique(self.seen[running]):
             rows = np.flatnonzero(running & (self.seen == start))
-            answers = ablated(self.needed(rows), start, stop)
-            self.see(answers, rows, start, stop)
+            sets = [self.sets[row] for row in rows]
+            members = sorted({c for cut in sets for c in cut.components})
+            answers = ablated([*(ComponentSet((c,)) for c in members), *sets], start, stop)
+            self.values[rows, start:stop] = np.subtract(
+                *joint_and_alone(answers, sets, self.goal.metric)
+            )
+            self.seen[rows] = stop
             assert answers.layers is not None
             spent += answers.layers * (stop - start)
         return spent

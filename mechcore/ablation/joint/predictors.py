@@ -24,7 +24,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.cost import Cost
 from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.interventions import FillName, masked
+from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import frozen, model_inputs
 from mechcore.partial import Partial, Steps
@@ -44,7 +44,7 @@ class PairRequest:
     components: Sequence[Component]
     n_examples: int = SCREENING_EXAMPLES
     seed: int = 0
-    fill: FillName = "mean"
+    fill: str = "mean"
     class_names: Sequence[str] | None = None
     batch_size: int = 64
     state: str | Path | None = None
@@ -134,10 +134,7 @@ def mean_interactions(
 
 
 class MaskedMargins:
-    """Margins of a request's examples, in batches, the longest first, by mask values.
-
-    ``places`` are layers and columns of the request's components in the mask values.
-    """
+    """Margins of a request's examples by mask values; ``places`` of its components in these."""
 
     def __init__(self, request: PairRequest) -> None:
         self.request, data = request, request.data

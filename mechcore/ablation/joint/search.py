@@ -31,7 +31,6 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL, half_rows
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
-from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session
@@ -119,7 +118,7 @@ def find_superadditive(
     screening_examples: int = SCREENING_EXAMPLES,
     n_resamples: int = 1000,
     seed: int = 0,
-    fill: FillName = "mean",
+    fill: str = "mean",
     class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     state: str | Path | None = None,

@@ -106,11 +106,7 @@ class Readers:
 def random_senders(
     core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
 ) -> list[tuple[Component, ...]]:
-    """At most ``n_controls`` distinct random sets, with as many other heads of each layer.
-
-    Raises:
-        InputError: a layer has too few other heads, or an MLP layer is in the core.
-    """
+    """Up to ``n_controls`` random sets of as many other heads of each layer, or `InputError`."""
     for layer in sorted({component.layer for component in core}) if n_controls else ():
         members = {component for component in core if component.layer == layer}
         if mlps := [component for component in members if not component.is_head]:
@@ -240,10 +236,7 @@ def core_dependence_table(
     groups: Mapping[str, Sequence[str]] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Changes from making each single component blind to the core, as in `CORE_DEPENDENCE`.
-
-    Groups and statistics are those of `mechcore.ablation.information_table`.
-    """
+    """Changes with each component blind to the core, `CORE_DEPENDENCE`; see `information_table`."""
     seed, level = statistics.get("seed", 0), statistics.get("level", 0.95)
     rows: list[dict[str, Any]] = []
     names = list(readers.blind)
@@ -280,10 +273,7 @@ def core_dependence_table(
 
 
 def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
-    """The components that change most when they do not see the core.
-
-    Out of domain if there are such rows, and in information if known, else in margin.
-    """
+    """What changes most blind to the core: out of domain and in information, if known."""
     rows = dependence[dependence["subset"] == ALL]
     outside = rows["split"] == "ood"
     rows = rows[outside] if outside.any() else rows
