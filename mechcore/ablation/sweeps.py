@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 
 from mechcore import progress
-from mechcore.ablation.cuts import ComponentSet, CutLike, as_sets
 from mechcore.ablation.effects.changes import Ablations, ablation_table
 from mechcore.ablation.engines.buffers import AnswerBuffer
 from mechcore.ablation.engines.engine import (
@@ -23,6 +22,7 @@ from mechcore.ablation.engines.engine import (
 )
 from mechcore.ablation.engines.path_cuts import PathEngine
 from mechcore.ablation.engines.restart import Layers, RestartEngine
+from mechcore.ablation.sets import ComponentSet, CutLike, as_sets
 from mechcore.components import Mask, ModelShape
 from mechcore.components.names import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches

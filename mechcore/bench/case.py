@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.sets import ComponentSet
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.showing import Shown

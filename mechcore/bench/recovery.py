@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.joint.predictors import PairRequest, Predictions, mean_interactions
+from mechcore.ablation.sets import ComponentSet
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS

@@ -23,13 +23,7 @@ from mechcore.models.encoded import as_data
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.hooks import hooked
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.protocol import (
-    check_hooks,
-    device_of,
-    forward,
-    model_inputs,
-    output_hooks,
-)
+from mechcore.models.protocol import check_hooks, device_of, forward, model_inputs, output_hooks
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 

@@ -22,12 +22,7 @@ from transformers.utils import (
 )
 
 from mechcore.errors import InputError, first_names, reason, shown
-from mechcore.models.checkpoint_files import (
-    file_of,
-    no_checkpoint,
-    refuse_stand_in,
-    without_bars,
-)
+from mechcore.models.checkpoint_files import file_of, no_checkpoint, refuse_stand_in, without_bars
 
 Report: TypeAlias = Mapping[str, Any]
 """What transformers says of a checkpoint's weights (``output_loading_info``)."""

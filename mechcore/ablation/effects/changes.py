@@ -11,16 +11,10 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from typing_extensions import Unpack
 
-from mechcore.ablation.cuts import ComponentSet, Cut
+from mechcore.ablation.sets import ComponentSet, Cut
 from mechcore.components.names import PathSet
 from mechcore.data.examples import ALL
-from mechcore.evaluation.evaluate import (
-    CLASS_METRICS,
-    ByExampleAnswers,
-    Evaluation,
-    Sampled,
-    kl,
-)
+from mechcore.evaluation.evaluate import CLASS_METRICS, ByExampleAnswers, Evaluation, Sampled, kl
 from mechcore.evaluation.intervals import Sample, Statistics, mean_intervals
 from mechcore.evaluation.metrics import Measured, Metric
 from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, Ablations, own_ends, p_column
 from mechcore.ablation.effects.information import CORRECTED, information_table
+from mechcore.ablation.sets import ComponentSet
 from mechcore.data.examples import ALL
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, Sample, share_interval, weighted_sum

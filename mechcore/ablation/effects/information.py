@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from typing_extensions import Unpack
 
-from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations, own_ends, p_column, place
+from mechcore.ablation.sets import Cut
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Sample, Statistics, degrees_of_freedom
 from mechcore.evaluation.p_values import adjusted_p

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects import changes
 from mechcore.ablation.effects.changes import Ablations, own_ends
 from mechcore.ablation.effects.failure import LABEL, LEAST_EXAMPLES, label_names
+from mechcore.ablation.sets import ComponentSet
 from mechcore.evaluation.agreement import partial_values, rank_values
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Sample, mean_intervals, ratio_intervals

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, Ablations, own_ends
 from mechcore.ablation.joint.exact import joint_and_alone, with_members
+from mechcore.ablation.sets import ComponentSet
 from mechcore.evaluation.agreement import (
     halved,
     jaccard,

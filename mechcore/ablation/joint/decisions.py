@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
+from mechcore.ablation.sets import ComponentSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.sequences import confidence_sequence

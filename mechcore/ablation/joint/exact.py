@@ -11,16 +11,8 @@ from jaxtyping import Float
 from typing_extensions import Unpack
 
 from mechcore.ablation import sets as ready
-from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import (
-    METRIC,
-    SET,
-    SIZE,
-    Ablations,
-    ends,
-    p_column,
-    place,
-)
+from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, p_column, place
+from mechcore.ablation.sets import ComponentSet
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Statistics

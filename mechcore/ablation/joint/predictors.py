@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore import progress
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
+from mechcore.ablation.sets import ComponentSet
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, Mask, ModelShape

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.cuts import ComponentSet, SetLike, as_sets
 from mechcore.ablation.effects.changes import Ablations
 from mechcore.ablation.joint.decisions import Goal, Interactions
+from mechcore.ablation.sets import ComponentSet, SetLike, as_sets
 from mechcore.ablation.sweeps import ablate
 from mechcore.components.names import PathSet
 from mechcore.errors import InputError

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, Ablations
 from mechcore.ablation.effects.stability import interaction_stability
 from mechcore.ablation.joint.decisions import Goal
@@ -24,6 +23,7 @@ from mechcore.ablation.joint.predictors import (
     mean_interactions,
 )
 from mechcore.ablation.joint.races import Race, race
+from mechcore.ablation.sets import ComponentSet
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components

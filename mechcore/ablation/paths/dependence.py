@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Bool
 from typing_extensions import Unpack
 
-from mechcore.ablation.cuts import ComponentSet, Cut
 from mechcore.ablation.effects.changes import (
     CONTROL_COLUMNS,
     Ablations,
@@ -20,7 +19,7 @@ from mechcore.ablation.effects.changes import (
     drawn_from,
     own_ends,
 )
-from mechcore.ablation.sets import matched_random, paths
+from mechcore.ablation.sets import ComponentSet, Cut, matched_random, paths
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.names import PathSet

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import ABLATION, Ablations, Answers, ablation_table
 from mechcore.ablation.effects.information import information_table, with_information
+from mechcore.ablation.sets import Cut
 from mechcore.components.names import PathSet
 from mechcore.errors import InputError
 from mechcore.tables import Column
