@@ -283,9 +283,6 @@ class HeadScores:
         return variance.clamp(min=0).sqrt().where(n > 1, torch.nan).numpy()
 
 
-RESAMPLES = 1000
-
-
 def categorize_heads(
     model: Any,
     data: Any,
@@ -311,7 +308,7 @@ def score_heads(
     *,
     tokenizer: Any = None,
     batch_size: int = 64,
-    resamples: int = RESAMPLES,
+    resamples: int = 1000,
     seed: int = 0,
     ignore: Collection[str] = (),
     progress: Callable[[], None] | None = None,

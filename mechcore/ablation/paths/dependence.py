@@ -34,9 +34,6 @@ from mechcore.models.protocol import dtype_of
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
 from mechcore.wording import count
 
-MOST_READERS = 10
-"""Number of components, those that lose most, whose dependence on each core head is shown."""
-
 _PARTS = ("information", "threshold")
 
 CORE_DEPENDENCE = Schema(
@@ -271,7 +268,7 @@ def core_dependence_table(
     return CORE_DEPENDENCE.frame(rows)
 
 
-def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
+def largest_readers(dependence: pd.DataFrame, n: int = 10) -> list[str]:
     """What changes most blind to the core: out of domain and in information, if known."""
     rows = dependence[dependence["subset"] == ALL]
     outside = rows["split"] == "ood"
