@@ -7,7 +7,7 @@ what masses are made of; `partition` gives a pair to the first category, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -57,8 +57,9 @@ class TokenInfo:
 
     def to(self, device: torch.device) -> TokenInfo:
         """The same on another device."""
-        known = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{k: x.to(device) for k, x in known.items() if torch.is_tensor(x)})
+        names = ("ids", "real", "segments", "words", "separators")
+        there = {name: getattr(self, name).to(device) for name in names}
+        return replace(self, **there, spans=None if self.spans is None else self.spans.to(device))
 
     @cached_property
     def positions(self) -> Int[Tensor, " pos"]:

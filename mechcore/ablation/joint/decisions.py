@@ -167,7 +167,7 @@ class Interactions:
         spent = 0.0
         for start in np.unique(self.seen[running]):
             rows = np.flatnonzero(running & (self.seen == start))
-            sets = [self.sets[row] for row in rows]
+            sets = [self.sets[row] for row in rows.tolist()]
             members = sorted({c for cut in sets for c in cut.components})
             answers = ablated([*(ComponentSet((c,)) for c in members), *sets], start, stop)
             self.values[rows, start:stop] = np.subtract(
