@@ -257,10 +257,7 @@ def ratio_intervals(
 ) -> list[Interval]:
     """Intervals of ratios of two means over the same examples (Fieller, JRSS B 16, 1954).
 
-    The ends are NaN where the mean of ``over`` may be 0.
-
-    Raises:
-        InputError: there is no value, or the level is not between 0 and 1.
+    The ends are NaN where the mean of ``over`` may be 0. Raises as `mean_intervals`.
     """
     top, bottom = (np.asarray(part, dtype=float) for part in (values, over))
     n = top.shape[1]

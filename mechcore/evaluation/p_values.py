@@ -49,10 +49,7 @@ def corrected(
 
     The correction is of the false discovery rate (``"benjamini-hochberg"``), of the familywise
     error rate for any rows (``"holm"``) or, by ``n_resamples`` of the examples, for correlated ones
-    (``"westfall-young"``), or ``"none"``.
-
-    Raises:
-        InputError: unknown correction.
+    (``"westfall-young"``), or ``"none"``; an `InputError` for another.
     """
     how: dict[str, Any] = {"answers": answers, "clusters": clusters}
     p = paired_p(differences, **how)

@@ -130,9 +130,7 @@ def _keeping(model: Any, outputs: dict[tuple[Kind, int], Tensor]) -> list[tuple[
 def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
     """For every example, one with another label and the nearest length, drawn by ``seed``.
 
-    Raises:
-        InputError: all examples have the same label, or some have none. Labels that differ only in
-            case, ``-`` and ``_`` are the same.
+    Labels that differ only in case, ``-`` and ``_`` are the same; `InputError` if all are, or lack.
     """
     given = data.examples.frame["label"].astype(str)
     if without := int(given.isin(["", UNDECIDED]).sum()):

@@ -207,12 +207,7 @@ def prompt_table(data: Any) -> pd.DataFrame | None:
 def encoded_prompts(
     model: Any, table: pd.DataFrame, name: str, tokenizer: Callable[[], PreTrainedTokenizerBase]
 ) -> EncodedExamples:
-    """Rows of prompts as examples without labels; asks for the tokenizer for texts alone.
-
-    Raises:
-        InputError: the model is no causal language model, a cell is no prompt or answer, an answer
-            has several tokens, or a prompt has padding or too many tokens.
-    """
+    """Rows of prompts as examples; asks for the tokenizer for texts alone. Or an `InputError`."""
     if is_classifier(model) or not is_causal(model):
         raise InputError(f"prompts: found {name_of(model)}; expected a causal language model")
     known: dict[str, Any] = {

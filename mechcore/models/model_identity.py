@@ -50,12 +50,7 @@ def check_is_mask(mask: Any) -> None:
 
 
 def check_masks(masks: Iterable[Mask], model: Any) -> None:
-    """Check that masks fit ``model`` and, as far as they know their model, are its own.
-
-    Raises:
-        InputError: one is no mask, or was given invalid values.
-        MismatchError: layers, heads or MLPs differ, or a mask was made for another model.
-    """
+    """Check that masks fit a model, and are its own if they know: else `MismatchError`."""
     identities = set()
     for mask in masks:
         check_is_mask(mask)

@@ -55,14 +55,10 @@ def read_weights(
     allow_pickle: bool,
     **options: Any,
 ) -> tuple[Any, Report]:
-    """The model as transformers builds it, and its report on the weights.
+    """The model as transformers builds it, and its report on the weights, see `check_sizes`.
 
-    Weights that are missing, or of another size than the configuration asks for, are random: see
-    `check_sizes`, `lacking` and `left_out`. ``options`` are further ones of ``from_pretrained``.
-
-    Raises:
-        InputError: there are no weights, they are a pickle that is not allowed, lie outside the
-            checkpoint's folder, are damaged, or cannot be loaded.
+    ``options`` are further ones of ``from_pretrained``. An `InputError` if there are no weights, or
+    they are a pickle that is not allowed, outside of the checkpoint's folder, or damaged.
     """
     safetensors, files = None, tuple[Path, ...]()
     if "gguf_file" not in options:

@@ -34,9 +34,6 @@ class Layers:
     """A model's own forward, from any layer and up to any other, told by the order of their calls.
 
     A layer has to run once, which shows what it returns, before it can be passed over.
-
-    Raises:
-        InputError: the model has no layers in ``blocks``.
     """
 
     def __init__(self, model: Any) -> None:

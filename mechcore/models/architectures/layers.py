@@ -76,13 +76,10 @@ def encoder_stack(
     between: Activation,
     places: Callable[[Inputs], Tensor],
 ) -> Stack:
-    """A `Stack` of an encoder's classifier that is BERT but for names.
+    """A `Stack` of an encoder's classifier that is BERT but for names; else an `InputError`.
 
     ``dense_and_out`` is where Hugging Face has the two matrices of the head, ``between`` stands
     between them, and ``places`` gives rows of the position embeddings, [*batch, pos].
-
-    Raises:
-        InputError: the model is no classifier, or a decoder.
     """
     hf_model = weights_of(model)
     config: Any = hf_model.config
