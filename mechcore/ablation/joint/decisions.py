@@ -146,7 +146,7 @@ class Interactions:
     def run(
         self, ablated: Ablated, audited: Bool[np.ndarray, " set"], looks: Iterable[int]
     ) -> tuple[list[int], float, float]:
-        """Decide at looks, and see audited sets to the end: looks, and layers of these and all."""
+        """Decide on all sets at looks: these, the layers run, and those of all on all examples."""
         after, spent, exact_layers = list[int](), 0.0, 0.0
         for stop in looks:
             while (self.open & (self.n < stop)).any():
