@@ -22,8 +22,9 @@ from roles import PLANTED, biased, false_discoveries, noisier, planted
 from scipy import stats
 
 from mechcore.ablation import Ablations, component_roles, information_table
-from mechcore.evaluation.clusters import Sample, degrees_of_freedom
 from mechcore.evaluation.intervals import (
+    Sample,
+    degrees_of_freedom,
     mean_errors,
     mean_intervals,
     ratio_intervals,

@@ -19,8 +19,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from mechcore.evaluation.clusters import drawn_clusters
-from mechcore.evaluation.intervals import mean_intervals, share_interval
+from mechcore.evaluation.intervals import drawn_clusters, mean_intervals, share_interval
 
 Draw: TypeAlias = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 BLOCK = 50

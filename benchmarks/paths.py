@@ -36,7 +36,7 @@ from sweep_variants import Bench, Settings, add_options
 from torch import Tensor
 
 from mechcore.ablation import Ablations, ComponentSet, ablate, sets
-from mechcore.ablation.cuts import Cut
+from mechcore.ablation.sets import Cut
 from mechcore.components import Component
 from mechcore.components.names import PathSet
 from mechcore.data.encoding import EncodedExamples

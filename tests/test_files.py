@@ -90,7 +90,7 @@ def test_masks_subnetworks_means_and_partial_results_have_equal_bytes(tmp_path: 
     )
     found: dict[str, set[bytes]] = {}
     for _ in range(12):
-        mask.save(tmp_path / "mask.safetensors", {"a": "1", "b": "2"})
+        mask.save(tmp_path / "mask.safetensors")
         Subnetwork(mask, 0.5, 1, mask.values.clone()).save(tmp_path / "subnetwork")
         means.save(tmp_path / "means")
         partial.save({"x": torch.ones(2), "y": torch.zeros(1)}, {"done": [1]})

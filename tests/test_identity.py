@@ -50,7 +50,7 @@ def subnetwork(mask: Mask, seed: int = 1) -> Subnetwork:
 @pytest.mark.parametrize("identity", [HERE, None])
 def test_a_mask_comes_back_with_its_model(tmp_path: Path, identity: Any) -> None:
     path = tmp_path / "mask.safetensors"
-    FOUND.with_identity(identity).save(path, {"note": "x"})
+    FOUND.with_identity(identity).save(path)
     back = Mask.load(path)
     assert (back, back.identity) == (FOUND, identity)
     assert Mask.load(path, any_model=True).identity is None
@@ -69,12 +69,6 @@ def test_an_identity_that_is_none_is_refused(tmp_path: Path, identity: Any) -> N
     for any_model in (False, True):
         with pytest.raises(InputError, match=r"not a mask written by mechcore \(found"):
             Mask.load(path, any_model=any_model)
-
-
-def test_metadata_cannot_pass_for_an_identity(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="metadata has a reserved entry 'identity'"):
-        FULL.save(tmp_path / "mask.safetensors", {"identity": json.dumps(asdict(HERE))})
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_made_of_a_mask_is_of_its_model() -> None:

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.sets import ComponentSet
 from mechcore.bench.case import Truth
 from mechcore.components import Component
 from mechcore.errors import InputError

@@ -6,8 +6,6 @@ from mechcore._lazy import attach
 
 if TYPE_CHECKING:
     from mechcore.ablation import sets as sets
-    from mechcore.ablation.cuts import ComponentSet as ComponentSet
-    from mechcore.ablation.cuts import as_sets as as_sets
     from mechcore.ablation.effects.changes import Ablations as Ablations
     from mechcore.ablation.effects.changes import Answers as Answers
     from mechcore.ablation.effects.changes import ablation_table as ablation_table
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from mechcore.ablation.joint.races import race as race
     from mechcore.ablation.joint.search import Search as Search
     from mechcore.ablation.joint.search import find_superadditive as find_superadditive
+    from mechcore.ablation.sets import ComponentSet as ComponentSet
+    from mechcore.ablation.sets import as_sets as as_sets
     from mechcore.ablation.settings import RoleSettings as RoleSettings
     from mechcore.ablation.sweeps import ablate as ablate
     from mechcore.ablation.sweeps import sweep as sweep

@@ -1,7 +1,4 @@
-"""Sweeps: the model without each of many sets of components, on the same examples.
-
-All engines give the same logits up to rounding, which is checked on a few examples first.
-"""
+"""Sweeps: the model without each of many sets of components, on the same examples."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import pandas as pd
 import torch
 
 from mechcore import progress
-from mechcore.ablation.cuts import ComponentSet, CutLike, as_sets
 from mechcore.ablation.effects.changes import Ablations, ablation_table
 from mechcore.ablation.engines.buffers import AnswerBuffer
 from mechcore.ablation.engines.engine import (
@@ -26,6 +22,7 @@ from mechcore.ablation.engines.engine import (
 )
 from mechcore.ablation.engines.path_cuts import PathEngine
 from mechcore.ablation.engines.restart import Layers, RestartEngine
+from mechcore.ablation.sets import ComponentSet, CutLike, as_sets
 from mechcore.components import Mask, ModelShape
 from mechcore.components.names import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches
@@ -102,7 +99,7 @@ def ablate(
         sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
             these by name, see `mechcore.ablation.sets`; or paths to cut: ``"L1.H1>L3.H9.q"``.
         data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`;
-            or prompts (`mechcore.models.prompts`) with a metric that needs no labels.
+            or prompts (`mechcore.models.encoded`) with a metric that needs no labels.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes every
             example's counterfactual prompt, or draws one of another label, the nearest in length.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.ablation import Ablations
-    from mechcore.ablation.cuts import Cut
+    from mechcore.ablation.sets import Cut
     from mechcore.main_study.plan import Planner
     from mechcore.masking.fills import FillMaker
     from mechcore.masking.means import MeanActivations

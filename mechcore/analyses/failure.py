@@ -52,7 +52,7 @@ class Failure(Ablating, Analysis):
     per_text = 2.0
     schemas = tables_in(
         "mechcore.ablation.effects.failure:FAILURE",
-        "mechcore.ablation.effects.net:FAILURE_SETS",
+        "mechcore.ablation.effects.failure:FAILURE_SETS",
     )
 
     n_pairs: int = setting(
@@ -71,8 +71,7 @@ class Failure(Ablating, Analysis):
 
     def compute(self, work: Work) -> Mapping[str, pd.DataFrame]:
         """See `Analysis.compute`."""
-        from mechcore.ablation.effects.failure import failure_table
-        from mechcore.ablation.effects.net import label_names, net_table
+        from mechcore.ablation.effects.failure import failure_table, label_names, net_table
         from mechcore.steps.answers import ablations_in
 
         inputs, swept = inputs_of(work), ablations_in(work.needed("swept"), self.names)
@@ -196,8 +195,7 @@ def _subsets(failure: pd.DataFrame) -> Iterator[str]:
 
 def _explained(sets: pd.DataFrame, why: Explanation) -> str:
     """What explains the failure, by the rule."""
-    from mechcore.ablation.effects.failure import MOSTLY, PARTLY
-    from mechcore.ablation.effects.net import hurting
+    from mechcore.ablation.effects.failure import MOSTLY, PARTLY, hurting
 
     degree = "mostly" if why.share >= MOSTLY else "in part"
     share, harmful = f"{percent(why.share)} of the gap", hurting(sets)
@@ -226,7 +224,7 @@ def _flips(row: pd.Series) -> str:
 
 def _ranking(sets: pd.DataFrame) -> str:
     """What hurts, and what the model needs, of single components that are confirmed."""
-    from mechcore.ablation.effects.net import hurting, over_all
+    from mechcore.ablation.effects.failure import hurting, over_all
 
     single = sets[sets["kind"] == "single"]
     needed = over_all(single)
@@ -288,7 +286,7 @@ def _movers(run: report.RunFolder, sets: pd.DataFrame) -> Iterator[report.Table]
     """The components whose role is to move the threshold, by direction and size."""
     import pandas as pd
 
-    from mechcore.ablation.effects.net import over_all
+    from mechcore.ablation.effects.failure import over_all
     from mechcore.ablation.effects.roles import COMPONENT_ROLES, THRESHOLD
 
     roles, every = run.filled(COMPONENT_ROLES.name), over_all(sets)

@@ -119,7 +119,7 @@ class Repair(Analysis):
         import numpy as np
         import pandas as pd
 
-        from mechcore.ablation.effects.net import label_names
+        from mechcore.ablation.effects.failure import label_names
         from mechcore.repair import outcome
         from mechcore.repair.fitting import Settings
         from mechcore.repair.ladder import Ladder, check_rungs, runs_of

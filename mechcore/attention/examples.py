@@ -30,8 +30,6 @@ ATTENTION_FILE = "attention_examples.json"
 FLIPS_ATTENTION_FILE = "flips_attention.json"
 """The file with heads on the examples that flip without them, a list for each rank of these."""
 
-DECIMALS = 4
-
 
 @dataclass(frozen=True, repr=False)
 class AttentionExample(Shown):
@@ -116,7 +114,7 @@ def _patterns(
             raise NotFiniteError(
                 f"attention of layer {layer}: not finite ({dtype}); {not_finite_advice(dtype)}"
             )
-        patterns[layer] = np.round(values, DECIMALS)
+        patterns[layer] = np.round(values, 4)
 
     hooks = [(hook_pattern(layer), partial(keep, layer)) for layer in sorted(layers)]
     check_hooks(model, [name for name, _ in hooks])

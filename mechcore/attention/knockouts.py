@@ -1,7 +1,4 @@
-"""Attention knockouts: what a head puts out if some keys are hidden from its queries.
-
-Their scores become minus infinity (Geva et al. 2023, arXiv 2304.14767), as a fill.
-"""
+"""Attention knockouts: keys hidden from queries (Geva et al. 2023, arXiv 2304.14767), as a fill."""
 
 from __future__ import annotations
 

@@ -89,10 +89,7 @@ class Thresholds:
         mass: Float[np.ndarray, "*any category"],
         ratio: Float[np.ndarray, "*any category"],
     ) -> np.ndarray:
-        """The category with the largest mass among those passed, the first of equals, [*any].
-
-        ``"mixed"`` where none is passed.
-        """
+        """The category of largest mass passed, the first of equals, or ``"mixed"``, [*any]."""
         passed = self.passed(mass, ratio)
         best = np.where(passed, mass, -1.0).argmax(-1)
         return np.where(passed.any(-1), np.array(names, dtype=object)[best], MIXED)

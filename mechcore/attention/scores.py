@@ -1,7 +1,4 @@
-"""Sums over the queries of any number of examples, and the table made of them.
-
-Memory does not grow with the number of examples; see `HeadScores` for intervals.
-"""
+"""Sums over the queries of any number of examples, and the table made of them."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from mechcore.attention.labels import (
 from mechcore.attention.reduction import BatchPatterns
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import FEWEST
+from mechcore.evaluation.intervals import FEWEST
 from mechcore.models.encoded import as_encoded
 from mechcore.models.hooks import hooked
 from mechcore.models.protocol import (
@@ -74,10 +71,7 @@ class Tally:
         self.defined += torch.tensordot(weights, examples.defined, 1)
 
     def means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mass and ratio to uniform attention, [*group, layer, head, category]; NaN where no query.
-
-        Both are means over the queries for which the category is defined.
-        """
+        """Mean mass, and ratio to uniform, where defined, [*group, layer, head, category]."""
         mass = self.mass / self.defined[..., None, :]
         ratio = self.mass / self.uniform[..., None, :]
         return mass.numpy(), ratio.numpy()
@@ -223,10 +217,7 @@ class HeadScores:
         return pd.DataFrame(columns)
 
     def categorised(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> pd.DataFrame:
-        """The table with labels, see `mechcore.attention.categorise`.
-
-        ``stability`` is the share of resamples that give a head the same label.
-        """
+        """The table by `categorise`, and ``stability``: resamples with the same label."""
         table = categorise(self.table(), thresholds)
         drawn = (self.resamples.defined.sum((-1, -2)) > 0).numpy()  # few examples: some draw none
         same = self._labels(self.resamples, thresholds)[drawn] == table["category"].to_numpy()
@@ -292,9 +283,6 @@ class HeadScores:
         return variance.clamp(min=0).sqrt().where(n > 1, torch.nan).numpy()
 
 
-RESAMPLES = 1000
-
-
 def categorize_heads(
     model: Any,
     data: Any,
@@ -320,7 +308,7 @@ def score_heads(
     *,
     tokenizer: Any = None,
     batch_size: int = 64,
-    resamples: int = RESAMPLES,
+    resamples: int = 1000,
     seed: int = 0,
     ignore: Collection[str] = (),
     progress: Callable[[], None] | None = None,

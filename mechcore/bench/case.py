@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.sets import ComponentSet
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MismatchError

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.sets import ComponentSet
 from mechcore.bench.case import Case, Truth
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import Component

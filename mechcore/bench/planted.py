@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.sets import ComponentSet
 from mechcore.bench.case import Case, Truth
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, GateKind, Relay
 from mechcore.bench.planting import Family, Form, plant, tokenizer_of

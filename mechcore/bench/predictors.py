@@ -9,13 +9,13 @@ from scipy.special import softmax
 from sklearn.linear_model import LassoCV
 from torch import Tensor
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.joint.predictors import (
     MaskedMargins,
     PairRequest,
     Predictions,
     mean_interactions,
 )
+from mechcore.ablation.sets import ComponentSet
 from mechcore.components import Mask
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.joint.predictors import PairRequest, Predictions, mean_interactions
+from mechcore.ablation.sets import ComponentSet
 from mechcore.bench.case import Case, mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.bench.faithfulness import cmd, cpr, faithfulness_of
 from mechcore.bench.methods import PREDICTORS, RANKERS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,22 +242,12 @@ class Mask(Shown):
 
     # -- files ----------------------------------------------------------------------------------
 
-    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-        """Write a safetensors file, atomically.
-
-        Raises:
-            InputError: the suffix is another, or the metadata have an entry ``identity``.
-        """
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, atomically; an `InputError` for another suffix."""
         path = Path(path)
-        if "identity" in (metadata or {}):
-            raise InputError(
-                f"mask file {path}: metadata has a reserved entry 'identity'; "
-                "use another name, or Mask.with_identity"
-            )
         if path.suffix != ".safetensors":
             raise InputError(f"mask file {path}: expected the suffix .safetensors")
-        facts = {**(metadata or {}), **self.facts}
-        write_safetensors(path, {"mask": self.values.detach().cpu().contiguous()}, facts)
+        write_safetensors(path, {"mask": self.values.detach().cpu().contiguous()}, self.facts)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -295,11 +285,7 @@ class Mask(Shown):
 
 
 def same_model(masks: Sequence[Mask]) -> Identity | None:
-    """The model that masks were made for, if any records it; `InputError` without a mask.
-
-    Raises:
-        MismatchError: their shapes differ, or they were found on different models.
-    """
+    """The model of masks, if known; `InputError` for none, `MismatchError` for several."""
     if not masks:
         raise InputError("masks: no mask; expected at least one")
     known: tuple[int, Identity] | None = None

@@ -60,7 +60,7 @@ class EncodedExamples(Shown):
         n_cut: number of texts that were too long and were cut.
         spans: equal numbers for the tokens of one occurrence of a word or punctuation mark,
             `SPECIAL` elsewhere.
-        correct, wrong: tokens that answer each example, see `mechcore.models.prompts`.
+        correct, wrong: tokens that answer each example, see `mechcore.models.encoded.prompt_table`.
         pairs: the counterfactual of every example.
     """
 

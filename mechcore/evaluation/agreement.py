@@ -1,7 +1,4 @@
-"""How far two rankings agree, and how far other examples would give the same ranking.
-
-Halves share no example; resamples share most, so that noise agrees with its own by about 0.7.
-"""
+"""How far two rankings agree, and how far other examples would give the same ranking."""
 
 from __future__ import annotations
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import Self, Unpack
 
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, as_batches
 from mechcore.data.examples import ALL, Population
 from mechcore.errors import InputError, NotFiniteError, warn
-from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.intervals import Interval, Statistics, mean_intervals
+from mechcore.evaluation.intervals import Interval, Sample, Statistics, mean_intervals
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FillMaker
 from mechcore.masking.interventions import masked
@@ -31,9 +31,6 @@ from mechcore.models.protocol import Batch, forward, model_inputs
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 
-if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
 MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
 
@@ -42,40 +39,34 @@ ClassMetric: TypeAlias = Literal["accuracy", "margin"]
 CLASS_METRICS: tuple[ClassMetric, ...] = get_args(ClassMetric)
 """Metrics of answers to labelled examples; others are in `mechcore.evaluation.metrics`."""
 
-
-def class_values(answers: Any, metric: str) -> Float[np.ndarray, " example"]:
-    """``correct`` as 0 and 1 for ``"accuracy"``, or ``margin``; an InputError for others."""
-    if metric not in CLASS_METRICS:
-        raise InputError(f"metric is {metric!r}; expected {' or '.join(map(repr, CLASS_METRICS))}")
-    return (answers.correct if metric == "accuracy" else answers.margin).astype(float)
-
-
 Data: TypeAlias = EncodedExamples | list[Batch]
 Logits: TypeAlias = Float[Tensor, "*masks example cls"]
 Correct: TypeAlias = Bool[Tensor, "example cls"]
 ByExample: TypeAlias = Float[Tensor, "*masks example"]
 
 
-T = TypeVar("T", bound=Shown)
+class ByExampleAnswers(Shown):
+    """A dataclass of answers, whose arrays have a row for every example."""
+
+    def part(self, rows: Any) -> Self:
+        """The answers to these examples, in the order given; one may be there several times."""
+        arrays = {name: of for name, of in vars(self).items() if hasattr(of, "shape")}
+        return replace(self, **{name: of[rows] for name, of in arrays.items()})  # type: ignore[type-var]
+
+    def values(self: Any, metric: str) -> Float[np.ndarray, " example"]:
+        """``correct`` as 0 and 1 for ``"accuracy"``, or ``margin``; an InputError for others."""
+        if metric not in CLASS_METRICS:
+            known = " or ".join(map(repr, CLASS_METRICS))
+            raise InputError(f"metric is {metric!r}; expected {known}")
+        return (self.correct if metric == "accuracy" else self.margin).astype(float)
 
 
-def part_of(answers: T, rows: Any) -> T:
-    """The answers to these examples, in the order given; one may be there several times."""
-    values = {of.name: getattr(answers, of.name) for of in fields(answers)}  # type: ignore[arg-type]
-    some = {name: value[rows] for name, value in values.items() if hasattr(value, "shape")}
-    return replace(answers, **some)  # type: ignore[type-var]
-
-
-class Sampled(Shown):
-    """Examples with their subsets, and clusters where these are known."""
+class Sampled(ByExampleAnswers):
+    """Answers to examples with their subsets, and clusters where these are known."""
 
     subsets: np.ndarray
     clusters: np.ndarray | None
     population: Population
-
-    def part(self, rows: Any) -> Self:
-        """See `part_of`."""
-        return part_of(self, rows)
 
     @property
     def subset_names(self) -> list[str]:
@@ -94,11 +85,7 @@ class Sampled(Shown):
     def groups(
         self, named: Mapping[str, Sequence[str]] | None = None
     ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
-        """Which examples are in every subset, in all of them, and in groups of subsets.
-
-        Raises:
-            InputError: a group names an unknown subset, or has the name of one or of all examples.
-        """
+        """Which examples are in every subset, in all, and in groups, or an `InputError`."""
         names = self.subset_names
         members = {name: self.subsets == name for name in names}
         members[ALL] = np.ones(len(self.subsets), dtype=bool)
@@ -122,7 +109,7 @@ class Evaluation(Sampled):
         logits: [example, class]; log-probabilities for answers of several tokens.
         mapping: how labels were matched to classes, in words.
         clusters: number of the cluster of every example, if known.
-        population: what intervals are for, see `mechcore.evaluation.clusters`.
+        population: what intervals are for, see `mechcore.evaluation.intervals`.
 
     Raises:
         NotFiniteError: a logit is not finite, except minus infinity for a class that always has it
@@ -158,10 +145,6 @@ class Evaluation(Sampled):
         """Log-odds of the set of correct classes, in nats, [example]; infinite if all are."""
         return margins(self.logits, self.correct_classes).numpy()
 
-    def values(self, metric: str) -> np.ndarray:
-        """See `class_values`."""
-        return class_values(self, metric)
-
     @property
     def accuracy(self) -> float:
         """Share of correct examples."""
@@ -193,13 +176,7 @@ class Evaluation(Sampled):
         margin = f"margin={self.margin.mean():.3f} nats"
         return f"n={len(self.subsets)}, accuracy={self.accuracy:.3f}, {margin}"
 
-    def _rows(self) -> pd.DataFrame:
-        return self.table()
-
-
-def kl_divergence(full: Evaluation, other: Evaluation) -> np.ndarray:
-    """KL(full || other) between the two models' class distributions, nats, [example]."""
-    return kl(full.logits, other.logits).numpy()
+    _rows = table
 
 
 def is_correct(logits: Logits, correct: Correct) -> Bool[Tensor, "*masks example"]:
@@ -334,11 +311,7 @@ def paired_change(
     metric: ClassMetric = "accuracy",
     **statistics: Unpack[Statistics],
 ) -> Interval:
-    """Accuracy (a share) or margin (nats) of ``other`` minus that of ``full``, paired by example.
-
-    Raises:
-        InputError: the two are not evaluations of the same examples, or the metric is unknown.
-    """
+    """Accuracy (a share) or margin (nats) of ``other`` minus that of ``full``, by example."""
     if not torch.equal(full.correct_classes, other.correct_classes):
         raise InputError(
             f"paired change: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "

@@ -1,7 +1,4 @@
-"""Metrics: a number for the answer to every example, by name or as a function of one's own.
-
-`METRICS` says what a function gets.
-"""
+"""Metrics of the answer to every example, by name or as functions of one's own: see `METRICS`."""
 
 from __future__ import annotations
 
@@ -96,11 +93,7 @@ def as_metric(metric: MetricLike) -> Metric:
 
 
 class Targets:
-    """Which outputs a metric reads of a model, and which count as correct and as wrong.
-
-    Raises:
-        InputError: the data lack what the metric needs, or the model does.
-    """
+    """What a metric reads, and what is correct and wrong, or an `InputError` if unknown."""
 
     def __init__(
         self, metric: Metric, model: Any, data: Data, class_names: Sequence[str] | None
@@ -119,7 +112,7 @@ class Targets:
         if missing and (self.classes is None or ("wrong" in missing and whole)):
             raise InputError(
                 f"metric {metric.name!r}: the data have no {missing[-1]} answers; expected rows "
-                f"with the columns prompt and {missing[-1]}, see mechcore.models.prompts"
+                f"with the columns prompt and {missing[-1]}, see mechcore.models.encoded"
             )
         if metric.everywhere and (is_classifier(model) or "full" in metric.needs):
             raise InputError(

@@ -11,15 +11,15 @@ from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import (
+from mechcore.evaluation.intervals import (
     ByRow,
     Rows,
     Sample,
     degrees_of_freedom,
     drawn_clusters,
+    mean_errors,
     resampled,
 )
-from mechcore.evaluation.intervals import mean_errors
 
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", "none"]
 
@@ -49,10 +49,7 @@ def corrected(
 
     The correction is of the false discovery rate (``"benjamini-hochberg"``), of the familywise
     error rate for any rows (``"holm"``) or, by ``n_resamples`` of the examples, for correlated ones
-    (``"westfall-young"``), or ``"none"``.
-
-    Raises:
-        InputError: unknown correction.
+    (``"westfall-young"``), or ``"none"``; an `InputError` for another.
     """
     how: dict[str, Any] = {"answers": answers, "clusters": clusters}
     p = paired_p(differences, **how)
@@ -119,10 +116,7 @@ def p_among(value: float, others: Sequence[float] | np.ndarray) -> float:
 
 
 def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict[str, float]:
-    """An effect among those of random controls: their mean and range, and a two-sided p.
-
-    The range holds 95 % of them, or all of fewer than `FEW_CONTROLS`.
-    """
+    """An effect among random controls: their mean, range (95 %, or all of few), and two-sided p."""
     n = len(controls)
     if not n:
         return {"n_controls": 0}

@@ -1,7 +1,4 @@
-"""From a model's logits to the classes that the data's labels speak of.
-
-Of causal language models they are answers, read after the last real position.
-"""
+"""From logits to the classes of labels; of causal models, answers after the last real position."""
 
 from __future__ import annotations
 
@@ -119,10 +116,7 @@ class Readout:
         """The readout of a model for encoded examples, or batches with class or token indices.
 
         ``class_names`` are a classifier's, in place of its ``id2label``; unless ``labelled``, the
-        labels may be anything.
-
-        Raises:
-            InputError: labels and classes cannot be matched.
+        labels may be anything. An `InputError` if labels and classes cannot be matched.
         """
         if not is_classifier(model):
             return cls._of_language_model(model, data, labelled)
@@ -179,10 +173,7 @@ class Readout:
     ) -> OfClasses:
         """Logits of the classes, given a forward's logits and the inputs (`asked`) it ran on.
 
-        ``examples`` are the numbers of the rows in the data.
-
-        Raises:
-            NotFiniteError: a logit that is read is not finite.
+        ``examples`` are the numbers of the rows in the data; `NotFiniteError` if one is not finite.
         """
         logits = self.taken(logits, inputs)
         self.check(logits, examples)

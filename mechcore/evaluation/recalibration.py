@@ -1,27 +1,21 @@
-"""Lost information and moved thresholds, two parts of a change in accuracy.
-
-Definitions: docs/concepts/recalibration.md. Changes are negative where the model is worse.
-"""
+"""Lost information and moved thresholds, the parts of a change: docs/concepts/recalibration.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import stats
 from scipy.ndimage import gaussian_filter1d
+from typing_extensions import Unpack
 
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.intervals import Interval, Statistics, mean_errors, mean_intervals
+from mechcore.evaluation.intervals import Interval, Sample, Statistics, mean_errors, mean_intervals
 from mechcore.evaluation.p_values import paired_p
 from mechcore.showing import Shown
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 LEAST = 50
 """Fewest examples of every label; with fewer, a handful near the threshold decides."""

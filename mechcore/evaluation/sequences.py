@@ -12,9 +12,6 @@ from jaxtyping import Float
 
 from mechcore.errors import InputError
 
-MOST_AT_STAKE = 0.9
-"""Share of the capital that one example can lose."""
-
 _STEPS = 30  # halvings in the search for the ends of an interval
 
 
@@ -59,7 +56,8 @@ def confidence_sequence(
         room = expected if sign > 0 else 1 - expected
         impossible = (room < 0).any(1)  # what was seen leaves no such mean
         with np.errstate(divide="ignore", invalid="ignore"):
-            stake = np.minimum(stakes, MOST_AT_STAKE / np.maximum(room, 1e-12))
+            # One example can lose 0.9 of the capital.
+            stake = np.minimum(stakes, 0.9 / np.maximum(room, 1e-12))
             capital = np.log1p(sign * stake * (unit - expected)).cumsum(1).max(1)
         return impossible | (capital >= target)
 

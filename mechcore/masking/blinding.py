@@ -182,12 +182,7 @@ def runs_in_parallel(model: Any) -> bool:
 
 
 @contextmanager
-def _running(
-    rows: _Rows,
-    shape: ModelShape,
-    runner: BlindModel,
-    fill: Fill,
-) -> Iterator[None]:
+def _running(rows: _Rows, shape: ModelShape, runner: BlindModel, fill: Fill) -> Iterator[None]:
     """Make rows exchange their outputs."""
     hooks: list[tuple[str, Hook]] = []
     device = device_of(runner.model)
@@ -230,10 +225,7 @@ def _write(
     activation: Tensor,
     hook: Any,
 ) -> Tensor:
-    """The outputs of rows, [rows, pos, head, d_head] or [rows, pos, d_model].
-
-    A place has 0 [row, component] for a row's senders; None if no row has any there.
-    """
+    """The outputs of rows [rows, pos, ...]; ``kept`` is 0 [row, component] for senders, or None."""
     kind, layer, sources, kept = place
     heads = activation if kind == "z" else activation[:, :, None]
     out = _exchanged(heads, sources).view_as(activation)

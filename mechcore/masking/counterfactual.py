@@ -1,7 +1,4 @@
-"""Fills that differ by example: a component's output on another text, and a fill at some positions.
-
-Activation patching after Vig et al. 2020, arXiv 2004.12265; positions count real tokens.
-"""
+"""Fills by example: outputs on another text (arXiv 2004.12265), or at some positions alone."""
 
 from __future__ import annotations
 
@@ -133,9 +130,7 @@ def _keeping(model: Any, outputs: dict[tuple[Kind, int], Tensor]) -> list[tuple[
 def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
     """For every example, one with another label and the nearest length, drawn by ``seed``.
 
-    Raises:
-        InputError: all examples have the same label, or some have none. Labels that differ only in
-            case, ``-`` and ``_`` are the same.
+    Labels that differ only in case, ``-`` and ``_`` are the same; `InputError` if all are, or lack.
     """
     given = data.examples.frame["label"].astype(str)
     if without := int(given.isin(["", UNDECIDED]).sum()):
@@ -166,7 +161,7 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
     """``fill``, where the name of the counterfactual one becomes a fill with pairs.
 
-    The pairs are the examples' own counterfactual prompts, see `mechcore.models.prompts`, or those
+    The pairs are the examples' own counterfactual prompts, see `mechcore.models.encoded`, or those
     that `paired` makes. Raises as `paired`, and if given pairs belong to other examples.
     """
     if not isinstance(data, EncodedExamples):

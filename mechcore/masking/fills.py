@@ -1,8 +1,4 @@
-"""Fills: what replaces an ablated output, by name.
-
-A custom fill is a subclass of `Fill` with `Fill.values`, registered by ``@FILLS.register("half")``
-or as an entry point in the group ``mechcore.fills``.
-"""
+"""Fills: what replaces an ablated output, by name; docs/extend.md adds one."""
 
 from __future__ import annotations
 
@@ -227,7 +223,14 @@ def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: in
     if means is not None:
         check_means(means, None)
     if not isinstance(name, str):
-        return _made(name, model, means, seed)
+        fill: Any = name(model, means, seed) if callable(name) else name
+        if isinstance(fill, Fill):
+            return fill
+        raise InputError(
+            f"fill: {getattr(name, '__name__', shown(name))} gave a {type(fill).__name__}; "
+            f"expected a name ({', '.join(FILLS)}), or a function of model, means and seed that "
+            "makes a Fill"
+        )
     kind = FILLS[name]
     if not kind.needs_means:
         return kind(model, None, seed)
@@ -235,18 +238,6 @@ def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: in
         raise _without_means(name)
     means.check(model)
     return kind(model, means, seed)
-
-
-def _made(maker: Any, model: Any, means: MeanActivations | None, seed: int) -> Fill:
-    """The fill that a maker returns, after checking that it is one."""
-    fill = maker(model, means, seed) if callable(maker) else maker
-    if not isinstance(fill, Fill):
-        raise InputError(
-            f"fill: {getattr(maker, '__name__', shown(maker))} gave a {type(fill).__name__}; "
-            f"expected a name ({', '.join(FILLS)}), or a function of model, means and seed that "
-            "makes a Fill"
-        )
-    return fill
 
 
 def _without_means(fill: str) -> InputError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -32,9 +32,6 @@ from mechcore.models.protocol import (
 )
 from mechcore.models.stack import Stack
 from mechcore.session import plain_numbers
-
-FillName: TypeAlias = str
-"""Name of a fill, see `mechcore.masking.fills.FILLS`."""
 
 _masked_models: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -173,10 +170,7 @@ class _Values:
 
 @contextmanager
 def intervening(model: Any, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]:
-    """Change the outputs of components, in evaluation mode and only in this thread.
-
-    `MechcoreError` if the model is masked already, or another thread runs it inside the block.
-    """
+    """Change outputs of components in this thread, evaluating; `MechcoreError` if masked."""
     if model in _masked_models:
         raise MechcoreError(
             "masked: this model is already masked; leave the outer block first, or combine the "

@@ -1,7 +1,4 @@
-"""Mean activations of every component over training data, with which masking replaces outputs.
-
-Padding is left out (arXiv 2403.03942, section 3; the authors' script pools it in).
-"""
+"""Mean activations over training data, without padding (arXiv 2403.03942, section 3)."""
 
 from __future__ import annotations
 
@@ -26,13 +23,7 @@ from mechcore.models.encoded import as_data
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.hooks import hooked
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.protocol import (
-    check_hooks,
-    device_of,
-    forward,
-    model_inputs,
-    output_hooks,
-)
+from mechcore.models.protocol import check_hooks, device_of, forward, model_inputs, output_hooks
 from mechcore.session import plain_session
 from mechcore.showing import Shown
 
@@ -288,17 +279,12 @@ class _Sums:
         return add
 
     def results(self) -> dict[str, Tensor]:
-        self.totals, self.samples = (
-            {name: tensor.cpu() for name, tensor in kept.items()}
-            for kept in (self.totals, self.samples)
-        )
         means = {
-            name: total / self.counts.reshape(-1, *[1] * (total.ndim - 1))
+            name: total.cpu() / self.counts.reshape(-1, *[1] * (total.ndim - 1))
             for name, total in self.totals.items()
         }
+        means["counts"] = self.counts
+        if not self.per_position:
+            means = {name: mean[0] for name, mean in means.items()}
         order = torch.randperm(len(self.keys), generator=self.generator)
-        samples = {f"samples_{name}": sample[order] for name, sample in self.samples.items()}
-        if self.per_position:
-            return {**means, **samples, "counts": self.counts}
-        pooled = {name: mean[0] for name, mean in means.items()}
-        return {**pooled, **samples, "counts": self.counts[0]}
+        return means | {f"samples_{name}": of.cpu()[order] for name, of in self.samples.items()}

@@ -47,11 +47,7 @@ def real_positions(mask: Tensor) -> Tensor:
 def real_tokens_first(
     tensors: Mapping[str, Tensor], attention_mask: Tensor
 ) -> tuple[dict[str, Tensor], bool]:
-    """Move every row's padding to its right end, keeping the order of the real tokens.
-
-    An encoder's classification head reads position 0, and its positions count from there. The
-    second value returned says whether anything moved.
-    """
+    """Move every row's padding to its right end, keeping the order; and whether anything moved."""
     real = attention_mask != 0
     order = torch.argsort((~real).to(torch.int8), dim=1, stable=True)
     places = torch.arange(real.shape[1], device=order.device).expand_as(order)
@@ -65,13 +61,8 @@ def real_tokens(
 ) -> Tensor:
     """The attention mask of a batch, 1 at real tokens and 0 at padding, [batch, pos].
 
-    Tokens masked inside a text are treated as absent. ``mask`` is None where there is none, and so
-    no padding; rows are padded with ``pad_id``, and texts, too, may begin or end with one if
-    ``in_texts``.
-
-    Raises:
-        InputError: the mask has other values, or is missing where rows begin or end in padding; a
-            row has no real token, or padding alone; or the mask is that of other rows.
+    ``mask`` is None where there is none, and so no padding; texts, too, may begin or end with the
+    ``pad_id`` if ``in_texts``. Raises as `mechcore.models.protocol.forward`.
     """
     is_pad = torch.zeros_like(ids, dtype=torch.bool) if pad_id is None else ids == pad_id
     if mask is None:

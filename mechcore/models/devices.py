@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,7 @@ from mechcore.errors import InputError, shown
 DtypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
 DeviceMap: TypeAlias = str | Mapping[str, str | int | torch.device]
 
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
 """Precisions of weights by name."""
 
 DEVICE_MAPS = ("auto", "balanced", "cpu")

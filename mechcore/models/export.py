@@ -1,7 +1,4 @@
-"""Writing a masked model as an ordinary Hugging Face checkpoint.
-
-A pruned component puts out one vector whatever the input, so it folds into the next weights.
-"""
+"""Masked models as Hugging Face checkpoints: constant outputs fold into the next weights."""
 
 from __future__ import annotations
 

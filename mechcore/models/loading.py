@@ -33,31 +33,12 @@ from mechcore.models.checkpoint_files import (
     place_of,
     refuse_adapter,
 )
-from mechcore.models.devices import (
-    DeviceMap,
-    DtypeName,
-    as_dtype,
-    check_in_memory,
-    check_placing,
-)
+from mechcore.models.devices import DeviceMap, DtypeName, as_dtype, check_in_memory, check_placing
 from mechcore.models.encoded import remember_origin
 from mechcore.models.hooked import hooked_transformer
-from mechcore.models.protocol import (
-    check_hooks,
-    devices_of,
-    kind_of,
-    output_hooks,
-    weights_of,
-)
+from mechcore.models.protocol import check_hooks, devices_of, kind_of, output_hooks, weights_of
 from mechcore.models.tokenizers import load_tokenizer, read_pair
-from mechcore.models.weights import (
-    Report,
-    check_sizes,
-    lacking,
-    left_out,
-    not_read,
-    read_weights,
-)
+from mechcore.models.weights import Report, check_sizes, lacking, left_out, not_read, read_weights
 from mechcore.session import plain_session
 
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
@@ -186,10 +167,7 @@ def _architecture(config: Any, where: dict[str, str]) -> str:
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """The configuration of a checkpoint; raises `InputError` if there is none to use.
-
-    ``_commit_hash`` is the commit of a hub id.
-    """
+    """The configuration of a checkpoint, with ``_commit_hash`` of a hub id, or `InputError`."""
     where = place_of(name)
     path = Path(name)
     if path.is_file() and "gguf_file" not in where:

@@ -50,12 +50,7 @@ def check_is_mask(mask: Any) -> None:
 
 
 def check_masks(masks: Iterable[Mask], model: Any) -> None:
-    """Check that masks fit ``model`` and, as far as they know their model, are its own.
-
-    Raises:
-        InputError: one is no mask, or was given invalid values.
-        MismatchError: layers, heads or MLPs differ, or a mask was made for another model.
-    """
+    """Check that masks fit a model, and are its own if they know: else `MismatchError`."""
     identities = set()
     for mask in masks:
         check_is_mask(mask)
@@ -72,10 +67,7 @@ def check_masks(masks: Iterable[Mask], model: Any) -> None:
 
 
 def _sums_of_weights(model: Any) -> str:
-    """A digest of exact sums over the bits of every weight, in rows of `_COLUMNS` integers.
-
-    It changes with any single bit, and where parts of a weight change places.
-    """
+    """A digest of exact sums over rows of the bits of weights; any bit, or order, changes it."""
     digest, row = hashlib.sha256(), 8 * _COLUMNS
     for name, tensor in weights_of(model).state_dict().items():
         raw = tensor.detach().contiguous().flatten().view(torch.uint8)

@@ -1,7 +1,4 @@
-"""The small protocol that every model meets: hook names, one forward call, an identity.
-
-Nothing outside this module needs to know how TransformerLens's classes of models differ.
-"""
+"""The protocol that every model meets: hook names, one forward call, and facts."""
 
 from __future__ import annotations
 

@@ -162,10 +162,7 @@ class Stack:
     def z(
         self, layer: int, x: Float[Tensor, "row pos d_model"], context: Context, heads: list[int]
     ) -> Float[Tensor, "row pos head d_head"]:
-        """Outputs of ``heads`` before W_O, given the residual stream before ``layer``.
-
-        In the last layer, if one position is read, only that position's.
-        """
+        """Outputs of ``heads`` before W_O; in the last layer, where one position is read, its."""
         weights = self.layers[layer]
         if not self.post_norm:
             x = weights.norm_attn(x)
@@ -361,10 +358,7 @@ def attention_kernels(device: torch.device) -> AbstractContextManager[None]:
 
 
 def disagreement(got: Tensor, expected: Tensor, own: float = 0.0) -> str | None:
-    """In how far a stack's logits are not those of its model; None if they are.
-
-    ``own`` is how far rounding sets the model apart from itself, see `apart`.
-    """
+    """In how far logits are not the model's, which rounding moves by ``own``; None if they are."""
     difference = apart(got, expected)
     allowed = min(max(5e-2, 4 * own), 0.2) if expected.element_size() == 2 else 1e-3
     if difference <= allowed:

@@ -1,7 +1,4 @@
-"""The weights of a checkpoint: where they are, how they are read, and what may be wrong.
-
-Weights that are missing, left over, of other sizes or quantized are never passed over.
-"""
+"""The weights of a checkpoint: where they are, how they are read, and what may be wrong."""
 
 from __future__ import annotations
 
@@ -25,12 +22,7 @@ from transformers.utils import (
 )
 
 from mechcore.errors import InputError, first_names, reason, shown
-from mechcore.models.checkpoint_files import (
-    file_of,
-    no_checkpoint,
-    refuse_stand_in,
-    without_bars,
-)
+from mechcore.models.checkpoint_files import file_of, no_checkpoint, refuse_stand_in, without_bars
 
 Report: TypeAlias = Mapping[str, Any]
 """What transformers says of a checkpoint's weights (``output_loading_info``)."""
@@ -63,14 +55,10 @@ def read_weights(
     allow_pickle: bool,
     **options: Any,
 ) -> tuple[Any, Report]:
-    """The model as transformers builds it, and its report on the weights.
+    """The model as transformers builds it, and its report on the weights, see `check_sizes`.
 
-    Weights that are missing, or of another size than the configuration asks for, are random: see
-    `check_sizes`, `lacking` and `left_out`. ``options`` are further ones of ``from_pretrained``.
-
-    Raises:
-        InputError: there are no weights, they are a pickle that is not allowed, lie outside the
-            checkpoint's folder, are damaged, or cannot be loaded.
+    ``options`` are further ones of ``from_pretrained``. An `InputError` if there are no weights, or
+    they are a pickle that is not allowed, outside of the checkpoint's folder, or damaged.
     """
     safetensors, files = None, tuple[Path, ...]()
     if "gguf_file" not in options:

@@ -72,10 +72,6 @@ def margin_slopes(
     """Derivative of every example's margin by each mask value at the full model, nats.
 
     With other means it differs by the first-order effect of their difference on the margin.
-
-    Raises:
-        MismatchError: the means are another model's.
-        InputError: labels and classes cannot be matched.
     """
     shape, readout = ModelShape.of(model), Readout.of(model, data, class_names)
     correct = readout.correct_classes(data)

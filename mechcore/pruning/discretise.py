@@ -61,10 +61,7 @@ def discretise_by_threshold(
 def discretise_by_layer(
     log_alpha: Float[Tensor, "layer component"], target_sparsity: float, shape: ModelShape
 ) -> Mask:
-    """Prune each layer's lowest scores, as many as its scores expect to be zero, rounded.
-
-    As in the authors' code of arXiv 2403.03942; the sparsity follows from the scores.
-    """
+    """Prune each layer's lowest scores, as many as expect to be 0 (authors' code of 2403.03942)."""
     _check_scores(log_alpha, shape)
     n_zero = hard_concrete.probability_of_zero(log_alpha).sum(1, keepdim=True).round()
     # Ties are broken by position, later components are pruned first.
@@ -94,11 +91,7 @@ def _check_scores(scores: Float[Tensor, "layer component"], shape: ModelShape) -
 def random_subnetworks(
     shape: ModelShape, *, target_sparsities: float | Sequence[float], seeds: int | Sequence[int]
 ) -> list[Subnetwork]:
-    """Subnetworks of uniformly drawn components, nested from sparsity to sparsity.
-
-    Raises:
-        InputError: a sparsity or seed is out of range, or they repeat.
-    """
+    """Subnetworks of uniformly drawn components, nested from sparsity to sparsity."""
     target_sparsities, seeds = as_runs(target_sparsities, seeds)
     subnetworks = []
     for target_sparsity in target_sparsities:

@@ -71,11 +71,7 @@ class MaskTraining:
         return self._drawn.detach()
 
     def update(self, kl: float, gradient: Float[Tensor, "*draw layer component"]) -> None:
-        """Take a step, given the KL of the last drawn values in nats, and its gradient by these.
-
-        Raises:
-            OffTrackError: the loss or the scores are not finite.
-        """
+        """Step by the last draw's KL, nats, and its gradient; `OffTrackError` if not finite."""
         assert self._drawn is not None
         if self.settings.sparsity == "expected":
             sparsity = hard_concrete.probability_of_zero(self.log_alpha).mean()

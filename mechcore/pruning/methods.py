@@ -1,8 +1,4 @@
-"""Pruning methods, by name: functions of a `Request`, see docs/extend.md; and L0 pruning.
-
-L0 trains many masks together against one frozen model, each with its own noise and optimiser: up to
-the rounding of batched products, as when trained alone (arXiv 2403.03942, section 3).
-"""
+"""Pruning methods by name, functions of a `Request`: docs/extend.md; L0 trains masks together."""
 
 from __future__ import annotations
 

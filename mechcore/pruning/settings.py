@@ -169,12 +169,7 @@ def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> Prun
 def as_runs(
     target_sparsities: float | Sequence[float], seeds: int | Sequence[int]
 ) -> tuple[list[float], list[int]]:
-    """Target sparsities and seeds as plain lists; single values become lists of one.
-
-    Raises:
-        InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
-            sparsities repeat or are missing.
-    """
+    """Target sparsities and seeds as lists; `InputError` if out of range, repeated or missing."""
     listed = _listed("target_sparsities", target_sparsities, float)
     numbers = _listed("seeds", seeds, index)
     for target_sparsity in listed:

@@ -54,10 +54,8 @@ class Subnetwork(Shown):
     means: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "target_sparsity", float(self.target_sparsity)
-        )  # accepts numbers of NumPy
-        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "target_sparsity", float(self.target_sparsity))
+        object.__setattr__(self, "seed", int(self.seed))  # NumPy has numbers of its own
 
     @property
     def name(self) -> str:
@@ -72,16 +70,6 @@ class Subnetwork(Shown):
     def sparsity(self) -> float:
         """The sparsity achieved: share of components pruned."""
         return float(self.mask.sparsity)
-
-    @property
-    def log_alpha(self) -> Float[Tensor, "layer component"]:
-        """The trained scores; raises `InputError` unless they are from L0 pruning."""
-        if self.method != "l0":
-            raise InputError(
-                f"subnetwork {self.name}: the method {self.method} has no log_alpha; its "
-                "ranking is in scores"
-            )
-        return self.scores
 
     def save(self, path: str | Path) -> None:
         """Write everything as safetensors, atomically; `Mask.load` reads the mask."""
@@ -98,11 +86,7 @@ class Subnetwork(Shown):
 
     @classmethod
     def load(cls, path: str | Path, *, any_model: bool = False) -> Subnetwork:
-        """Read a subnetwork written by `save`; for ``any_model`` see `Mask.load`.
-
-        Raises:
-            InputError: the file is missing or is not a subnetwork.
-        """
+        """Read what `save` wrote, else `InputError`; for ``any_model`` see `Mask.load`."""
         mask = Mask.load(path, any_model=any_model)
         try:
             with safe_open(path, framework="pt") as file:

@@ -30,9 +30,6 @@ from mechcore.pruning.settings import PruneSettings
 WIDE = 256
 """Minimum width of the residual stream at which bfloat16 products save much time."""
 
-COPIED = 2**32
-"""Maximum size of weights, in bytes, for which a copy is worth its memory."""
-
 POOL = 16
 """Number of batches that are sorted by length together."""
 
@@ -70,7 +67,7 @@ class Teacher:
 
     def _stack(self, inputs: Batch, expected: Tensor) -> Stack | None:
         """A copy of the model's layers as functions, if it gives the model's answers."""
-        if sum(weight.nbytes for weight in self.model.parameters()) > COPIED:
+        if sum(weight.nbytes for weight in self.model.parameters()) > 2**32:  # bytes
             return None
         try:
             stack = self.readout.of_stack(stack_of(self.model))

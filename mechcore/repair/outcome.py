@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.evaluation.clusters import Sample, degrees_of_freedom
+from mechcore.evaluation.intervals import Sample, degrees_of_freedom
 from mechcore.evaluation.p_values import ROUNDING, adjusted_p
 from mechcore.evaluation.recalibration import area_under_curve, effect_over_labels
 from mechcore.repair import INSIDE, REPAIRED

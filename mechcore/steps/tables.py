@@ -11,7 +11,7 @@ import pandas as pd
 
 from mechcore.data.examples import ALL
 from mechcore.errors import warn
-from mechcore.evaluation.evaluate import Evaluation, kl_divergence
+from mechcore.evaluation.evaluate import Evaluation, kl
 from mechcore.evaluation.intervals import share_at_most, share_interval
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.pruning import Subnetwork, draws_of
@@ -168,7 +168,7 @@ def subnetwork_table(
             "head_sparsity": pruned.mask.head_sparsity,
             "heads_kept": sum(component.is_head for component in pruned.mask.kept),
             "mlps_kept": sum(not component.is_head for component in pruned.mask.kept),
-            "kl": kl_divergence(full["id"], inside).mean(),
+            "kl": kl(full["id"].logits, inside.logits).numpy().mean(),
             "id_accuracy": inside.accuracy,
             "ood_accuracy": outside.accuracy,
             "id_accuracy_macro": inside.macro_accuracy,

@@ -160,11 +160,7 @@ def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
 
 
 def head_frequency(masks: Sequence[Mask], target_sparsities: Sequence[float]) -> pd.DataFrame:
-    """`HEAD_FREQUENCY`: how many subnetworks of each target sparsity keep a component.
-
-    Raises:
-        InputError: there is no mask.
-    """
+    """`HEAD_FREQUENCY`: how many subnetworks of each target sparsity keep a component."""
     shape = _common_shape(masks)
     rows = []
     for target_sparsity in sorted(set(target_sparsities)):
@@ -262,12 +258,10 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     full = accuracy[accuracy["target_sparsity"].isna()][[*where, "accuracy"]]
     table = table.merge(full.rename(columns={"accuracy": "full"}), on=where, how="left")
     table["spread"] = table["high"] - table["low"]
-    numbers = ["n_seeds", "full", "mean", "std", "low", "high", "spread"]
     for name in (figure for figure in BOTH_LABELS if figure in masked):
         figures = masked.groupby(by, sort=False)[name]
         table[f"{name}_spread"] = (figures.max() - figures.min()).to_numpy()
-        numbers.append(f"{name}_spread")
-    return table[[*by, *numbers]]
+    return table[[name for name in ACCURACY_SPREAD.names if name in table]]
 
 
 def _common_shape(masks: Sequence[Mask]) -> ModelShape:

@@ -51,12 +51,6 @@ MEAN_EFFECTIVE_SIZE = Schema(
         _FULL,
     ),
 )
-FULL = ("checkpoint", "subset", "accuracy")
-"""Columns of the full model's accuracies."""
-
-GRID = ("checkpoint", "seed", "target_sparsity", "subset", "accuracy")
-"""Columns of the subnetworks' accuracies."""
-
 KEPT = "kept"
 """An optional column: the share of components that the subnetwork actually keeps."""
 
@@ -98,7 +92,9 @@ def effective_size(
     """
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance: found {tolerance}; expected a share in [0, 1), such as 0.03")
-    wholes, parts = _by_subset(full, "full", FULL), _by_subset(grid, "grid", GRID)
+    _check_shares(grid, "grid", "target_sparsity")
+    wholes = _by_subset(full, "full", ["checkpoint", "subset"])
+    parts = _by_subset(grid, "grid", ["checkpoint", "seed", "target_sparsity", "subset"])
     checkpoints = _in_both(
         full["checkpoint"].unique().tolist(), parts.index.unique("checkpoint").tolist()
     )
@@ -149,9 +145,7 @@ def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
     mean, error = table["effective_size"], by_checkpoint["effective_size"].sem().to_numpy()
     reach = pd.Series(error * stats.t.ppf(0.975, np.maximum(table["n_seeds"] - 1, 1)))
-    reach = reach.where(
-        table["low"] < table["high"]
-    )  # equal sizes only show that the grid is coarse
+    reach = reach.where(table["low"] < table["high"])  # equal sizes only show a coarse grid
     low, high = ((mean + sign * reach).clip(0, 1) for sign in (-1, 1))
     return table.assign(mean_low=low, mean_high=high)
 
@@ -191,12 +185,9 @@ def _name_uneven(settings: pd.DataFrame) -> None:
         )
 
 
-def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
+def _by_subset(frame: pd.DataFrame, name: str, keys: list[str]) -> pd.DataFrame:
     """Checked accuracies with a column for every subset, NaN if missing."""
-    for column in ("target_sparsity", "accuracy"):
-        if column in columns:
-            _check_shares(frame, name, column)
-    keys = list(columns[:-1])
+    _check_shares(frame, name, "accuracy")
     repeated = frame.duplicated(keys)
     if repeated.any():
         raise InputError(f"{name}: {_place(frame[repeated])}: occurs twice; expected one accuracy")

@@ -1,8 +1,4 @@
-"""How far subnetworks and their core depend on the training data that they were pruned on.
-
-Masks of one seed share their noise whatever they are trained on, so what they share has no figure
-by chance.
-"""
+"""How far subnetworks and their core depend on the training data that they were pruned on."""
 
 from __future__ import annotations
 
@@ -87,9 +83,7 @@ def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
     Masks are by what they were pruned on, `WHOLE` and `HALVES`, then by target and seed.
     """
     tables = []
-    for target_sparsity in sorted(
-        {target_sparsity for of_data in masks.values() for target_sparsity, _ in of_data}
-    ):
+    for target_sparsity in sorted({target for of_data in masks.values() for target, _ in of_data}):
         chosen = {
             (data, seed): mask
             for data, of_data in masks.items()
@@ -128,10 +122,7 @@ def _compared(first: str, first_seed: int, second: str, second_seed: int) -> str
 
 
 def half_cores(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
-    """The columns of `HALF_CORES`: cores of halves of the data and of all of it, two by two.
-
-    Masks are as for `half_overlap`, of the same targets and seeds.
-    """
+    """`HALF_CORES`: cores of halves of the data and of all; masks as for `half_overlap`."""
     by_data = {data: [*of_data.values()] for data, of_data in masks.items()}
     cores = {data: reduce(and_, of_data) for data, of_data in by_data.items()}
     names = {data: [str(c) for c in core.kept if c.is_head] for data, core in cores.items()}
@@ -152,9 +143,7 @@ def _counts(masks: list[Mask]) -> np.ndarray:
     return table.loc[table["head"].notna(), ["count"]].to_numpy()
 
 
-def common_masks(
-    masks: Mapping[str, Mapping[Pruned, Mask]],
-) -> dict[str, dict[Pruned, Mask]]:
+def common_masks(masks: Mapping[str, Mapping[Pruned, Mask]]) -> dict[str, dict[Pruned, Mask]]:
     """Those of the targets and seeds that no data lack, in order."""
     common = sorted(set.intersection(*(set(of_data) for of_data in masks.values())))
     return {data: {key: of_data[key] for key in common} for data, of_data in masks.items()}

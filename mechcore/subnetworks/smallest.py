@@ -1,8 +1,4 @@
-"""The smallest subnetwork that loses no more than is accepted, among those at hand.
-
-A mask is within a limit of loss if the lower end of its interval is, in domain and out of domain.
-What changes with the choice is also measured on the half of the examples that did not choose it.
-"""
+"""The smallest subnetwork that loses no more than is accepted, among those at hand."""
 
 from __future__ import annotations
 

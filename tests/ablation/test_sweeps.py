@@ -22,7 +22,7 @@ from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, MismatchError
-from mechcore.evaluation.evaluate import kl_divergence
+from mechcore.evaluation.evaluate import kl
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.protocol import hook_mlp_out
@@ -140,7 +140,9 @@ def check_against_edits(model: Any, reference: Any, name: str, fill: Any) -> Non
             wanted = truth[str(each)]
             np.testing.assert_array_equal(got.correct, wanted.correct)
             np.testing.assert_allclose(got.margin, wanted.margin, rtol=0, atol=4e-5)
-            np.testing.assert_allclose(got.kl, kl_divergence(truth[""], wanted), rtol=0, atol=4e-5)
+            np.testing.assert_allclose(
+                got.kl, kl(truth[""].logits, wanted.logits), rtol=0, atol=4e-5
+            )
             assert got.kl.max() > 1e-4
             assert got.correct.dtype == bool
             assert len(got.correct) == len(got.margin) == len(got.kl) == len(data)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.sets import ComponentSet
 from mechcore.bench import Truth, mask_distance, node_auroc, pair_auroc, sign_accuracy
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError

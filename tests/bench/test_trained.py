@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from mechcore.ablation.cuts import ComponentSet
+from mechcore.ablation.sets import ComponentSet
 from mechcore.bench.case import Case
 from mechcore.bench.cases import TRAINED, case_dir, trained_case, trained_truth
 from mechcore.components import Component, ComponentLike, Mask, ModelShape

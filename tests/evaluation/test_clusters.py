@@ -7,9 +7,11 @@ from scipy import stats
 
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import FEWEST, Sample, degrees_of_freedom
 from mechcore.evaluation.evaluate import Evaluation, paired_change
 from mechcore.evaluation.intervals import (
+    FEWEST,
+    Sample,
+    degrees_of_freedom,
     mean_errors,
     mean_intervals,
     ratio_intervals,
@@ -146,7 +148,7 @@ def test_the_population_decides_what_an_interval_is_for() -> None:
     assert widths["texts", False] < widths["texts", True] < widths["clusters", False]
     full, _ = made_up("clusters", TEN)
     part = full.part(np.arange(120, 160))
-    assert part.samples()[""].n_clusters == 4
+    assert part.samples()[""].reason.startswith("4 clusters")
     assert [*full.samples()] == ["", "other_"]
 
 

@@ -18,7 +18,7 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import (
     Evaluation,
     evaluate,
-    kl_divergence,
+    kl,
     paired_change,
 )
 from mechcore.masking.interventions import masked
@@ -100,8 +100,8 @@ def test_kl_divergence_by_hand() -> None:
 
     p, q = of([0.5, 0.25, 0.25]), of([0.25, 0.25, 0.5])
     # .5 ln(.5/.25) + .25 ln(.25/.25) + .25 ln(.25/.5) = .25 ln 2
-    assert kl_divergence(p, q).tolist() == pytest.approx([0.25 * math.log(2)], abs=1e-6)
-    assert kl_divergence(p, p).tolist() == pytest.approx([0], abs=1e-12)
+    assert kl(p.logits, q.logits).tolist() == pytest.approx([0.25 * math.log(2)], abs=1e-6)
+    assert kl(p.logits, p.logits).tolist() == pytest.approx([0], abs=1e-12)
 
 
 LABELS = [

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as npst
 from scipy import stats
 
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import drawn_clusters
 from mechcore.evaluation.intervals import (
     Interval,
+    drawn_clusters,
     mean_intervals,
     ratio_intervals,
     share_interval,

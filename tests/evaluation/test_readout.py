@@ -17,7 +17,7 @@ from mechcore.ablation import ablate, find_superadditive
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import NotFiniteError
-from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence, paired_change
+from mechcore.evaluation.evaluate import Evaluation, evaluate, kl, paired_change
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.finite import check_finite
@@ -161,7 +161,7 @@ def test_a_label_may_be_any_word_that_is_said(cases: Cases) -> None:
     right = torch.stack([logits[i, list(said).index(label)] for i, label in enumerate(labels)])
     others = (logits.double().exp().sum(1) - right.double().exp()).log()
     np.testing.assert_allclose(found.margin, (right - others).numpy(), atol=1e-4)
-    assert kl_divergence(found, found).tolist() == [0.0] * 5
+    assert kl(found.logits, found.logits).tolist() == [0.0] * 5
     for engine in ("tree", "restart", "reference"):
         swept = ablate(
             model, ["L0.H1"], [batch | {"labels": labels}], fill="zero", split="ood", engine=engine

@@ -57,7 +57,7 @@ def masks(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / name for name in ("one.safetensors", "two.safetensors")]
     mask = mask.with_identity(Identity(2, 4, 4, 16, "float32", "a" * 64))
     for path, saved in zip(paths, (mask, Mask.stack([mask, ~mask])), strict=True):
-        saved.save(path, {"note": "x"})
+        saved.save(path)
     return paths
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from mechcore.ablation import sweep
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
+from mechcore.evaluation.evaluate import Evaluation, evaluate, kl
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
@@ -95,7 +95,7 @@ def test_half_precision_is_near_float32(figures: dict[str, Figures], name: str) 
     odds = full.gather(1, right[:, None]) - full.gather(1, 1 - right[:, None])
     close(torch.tensor(half.full.margin), odds[:, 0], 1e-12)
     expected = (full.softmax(1) * (full.log_softmax(1) - part.log_softmax(1))).sum(1)
-    close(torch.tensor(kl_divergence(half.full, half.part)), expected, 1e-9)
+    close(kl(half.full.logits, half.part.logits), expected, 1e-9)
 
 
 @pytest.mark.parametrize("name", HALF)

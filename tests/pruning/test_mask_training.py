@@ -74,7 +74,7 @@ def test_histories_by_hand() -> None:
     assert found.history["wanted_sparsity"].tolist() == pytest.approx(
         [0.05 * step for step in range(10)]
     )
-    assert torch.equal(found.log_alpha, torch.full((2, 3), HALF))
+    assert torch.equal(found.scores, torch.full((2, 3), HALF))
 
 
 def test_each_of_several_draws_has_its_own_sampled_sparsity() -> None:
@@ -187,16 +187,16 @@ def test_the_result_is_a_ranking_or_a_threshold() -> None:
     # All deterministic mask values are well above the highest threshold, but for none of them.
     high: dict[str, Any] = {"steps": 2, "lr": 0.0, "log_alpha_mean": 9.0, "tolerance": 1}
     ranked = trained(one_draw(**high)).subnetwork()
-    assert ranked.mask == discretise(ranked.log_alpha, 0.5, SHAPE)
+    assert ranked.mask == discretise(ranked.scores, 0.5, SHAPE)
     assert len(ranked.mask.kept) == 3
     by_threshold = trained(one_draw(**high, discretisation="threshold")).subnetwork()
     assert len(by_threshold.mask.kept) == 6
-    assert torch.equal(by_threshold.log_alpha, ranked.log_alpha)
+    assert torch.equal(by_threshold.scores, ranked.scores)
     assert (ranked.target_sparsity, ranked.seed, ranked.method) == (0.5, 1, "l0")
     # No ranking has a mask for a target that rounds to all six; the nearest threshold has one.
     high["log_alpha_std"] = 8.0
     extreme = trained(one_draw(**high, discretisation="threshold"), 0.95).subnetwork()
-    wanted = hard_concrete.deterministic(extreme.log_alpha) > 0.95
+    wanted = hard_concrete.deterministic(extreme.scores) > 0.95
     assert torch.equal(extreme.mask.values, wanted.float())
 
 

@@ -43,7 +43,7 @@ def test_the_planted_components_are_found(planted: Subject) -> None:
     for each in found:
         flags = torch.tensor([str(c) in PLANTED for c in ModelShape.of(planted.model).components])
         flags = flags.reshape(2, 5)
-        assert each.log_alpha[flags].min() > each.log_alpha[~flags].max() + 0.5
+        assert each.scores[flags].min() > each.scores[~flags].max() + 0.5
 
 
 def test_the_paper_preset_runs_as_named(planted: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_hooked_transformer_is_pruned_as_a_bridge(cases: Cases) -> None:
     bridge = check_causal(cases.get("gpt2-lm").model, "gpt2-lm")
     for a, b in zip(hooked, bridge, strict=True):
         assert names(a.mask) == names(b.mask)
-        torch.testing.assert_close(a.log_alpha, b.log_alpha, rtol=0, atol=0.02)
+        torch.testing.assert_close(a.scores, b.scores, rtol=0, atol=0.02)
 
 
 def check_causal(model: Any, architecture: str) -> list[Subnetwork]:
@@ -87,20 +87,20 @@ def check_causal(model: Any, architecture: str) -> list[Subnetwork]:
     settings = replace(QUICK, steps=15)
     found = prune(model, encoded, means, seeds=[1], target_sparsities=[0.2, 0.5], preset=settings)
     assert [len(each.mask.kept) for each in found] == [8, 5]
-    assert bool((found[0].log_alpha - 2).abs().max() > 0.1)
+    assert bool((found[0].scores - 2).abs().max() > 0.1)
     return found
 
 
 def test_the_same_seed_gives_the_same_masks(loud: Subject) -> None:
     runs = [loud.prune(seeds=[5, 6], target_sparsities=[0.4]) for _ in range(2)]
     for a, b in zip(*runs, strict=True):
-        assert torch.equal(a.log_alpha, b.log_alpha)
+        assert torch.equal(a.scores, b.scores)
         assert a.history.equals(b.history)
         assert a.mask == b.mask
     first, second = runs[0]
-    assert not torch.equal(first.log_alpha, second.log_alpha)
+    assert not torch.equal(first.scores, second.scores)
     (other,) = loud.prune(seeds=5, target_sparsities=0.4, data_seed=1)
-    assert not torch.equal(other.log_alpha, first.log_alpha)
+    assert not torch.equal(other.scores, first.scores)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def alone(loud: Subject) -> Callable[[PruneSettings, float, int], Subnetwork]:
 
 def assert_as_alone(each: Subnetwork, alone: Any, settings: PruneSettings) -> None:
     alone = alone(settings, each.target_sparsity, each.seed)
-    torch.testing.assert_close(each.log_alpha, alone.log_alpha, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(each.scores, alone.scores, rtol=0, atol=CLOSE)
     assert len(each.history) == len(alone.history) == settings.total_steps(each.target_sparsity)
     difference = (each.history - alone.history).abs().to_numpy().max()
     assert difference < CLOSE
@@ -156,7 +156,7 @@ def test_the_steps_are_those_of_a_second_implementation(
             loud.plain, loud.means, loud.data, batches, settings, each.target_sparsity, each.seed
         )
         assert float((expected.log_alpha - 0.5).abs().max()) > 0.1 * steps**0.5
-        torch.testing.assert_close(each.log_alpha, expected.log_alpha, rtol=0, atol=CLOSE)
+        torch.testing.assert_close(each.scores, expected.log_alpha, rtol=0, atol=CLOSE)
         assert list(each.history.columns) == list(HISTORY)
         history = torch.tensor(each.history.to_numpy())
         torch.testing.assert_close(history, torch.tensor(expected.history), rtol=1e-3, atol=1e-5)
@@ -178,10 +178,10 @@ def test_clipping_is_that_of_a_second_implementation(loud: Subject) -> None:
     assert any(bites)
     assert not all(bites)
     assert float((expected.log_alpha - free.log_alpha).abs().max()) > 10 * CLOSE
-    torch.testing.assert_close(found.log_alpha, expected.log_alpha, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(found.scores, expected.log_alpha, rtol=0, atol=CLOSE)
     # A clip above all norms is none.
     same, plain = (loud.prune(replace(SECOND, clip=clip), seeds=4)[0] for clip in (1e6, 0.0))
-    assert torch.equal(same.log_alpha, plain.log_alpha)
+    assert torch.equal(same.scores, plain.scores)
 
 
 # -- what cannot be done --------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_target_that_is_not_reached_is_an_error(loud: Subject) -> None:
     assert (other.target_sparsity, other.seed) == (0.1, 1)
     (near,) = loud.prune(settings, target_sparsities=0.1)
     assert near.mask.sparsity == pytest.approx(0.1)
-    torch.testing.assert_close(other.log_alpha, near.log_alpha, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(other.scores, near.scores, rtol=0, atol=CLOSE)
 
 
 DIVERGED = (

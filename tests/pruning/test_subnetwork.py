@@ -38,15 +38,6 @@ def test_names_are_short_and_distinct() -> None:
     assert len({subnetwork_name(0.5, 1, method) for method in METHODS}) == len([*METHODS])
 
 
-@pytest.mark.parametrize("method", ["attribution", "random", "layer-matched"])
-def test_only_pruning_has_a_log_alpha(method: Any) -> None:
-    each = subnetwork(method=method)
-    assert torch.equal(each.scores, SCORES)
-    message = f"subnetwork {method}-s0.30-seed42: the method {method} has no log_alpha"
-    with pytest.raises(InputError, match=message):
-        _ = each.log_alpha
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("has_mlps", [True, False])
 def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, method: Any) -> None:

@@ -1,7 +1,4 @@
-"""Classifies single changes of components in both domains as lost, gained, absent or open.
-
-Out of domain, they may come twice: with the training mean and with that of the texts themselves.
-"""
+"""Single changes of components in both domains: lost, gained, absent or open."""
 
 from __future__ import annotations
 
@@ -30,11 +27,7 @@ INJECTED = Column(
 def side_by_side(
     in_domain: pd.DataFrame, out_of_domain: pd.DataFrame, ood_mean: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """A row per component, see `mechcore.ablation.component_roles`; p out of domain of both means.
-
-    Raises:
-        InputError: a component is repeated, or the tables have different components.
-    """
+    """A row per component, p out of domain of both means; `InputError` if components differ."""
     given = {"id": in_domain, "ood": out_of_domain, OOD_MEAN: ood_mean}
     tables = {place: _by_component(t) for place, t in given.items() if t is not None}
     names = tables["id"].index

@@ -1,38 +1,25 @@
-"""What ablating sets of components did to every example, and tables of it with intervals.
-
-A change is the metric without a set minus that of the full model, on the same examples.
-"""
+"""What ablating sets did to every example, as changes from the full model, and tables of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
+from typing_extensions import Unpack
 
-from mechcore.ablation.cuts import ComponentSet, Cut
+from mechcore.ablation.sets import ComponentSet, Cut
 from mechcore.components.names import PathSet
 from mechcore.data.examples import ALL
-from mechcore.evaluation.clusters import Sample
-from mechcore.evaluation.evaluate import (
-    CLASS_METRICS,
-    Evaluation,
-    Sampled,
-    class_values,
-    kl_divergence,
-    part_of,
-)
-from mechcore.evaluation.intervals import Statistics, mean_intervals
+from mechcore.evaluation.evaluate import CLASS_METRICS, ByExampleAnswers, Evaluation, Sampled, kl
+from mechcore.evaluation.intervals import Sample, Statistics, mean_intervals
 from mechcore.evaluation.metrics import Measured, Metric
 from mechcore.evaluation.p_values import FEW_CONTROLS, among_controls
 from mechcore.showing import Shown
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema, estimate
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
@@ -107,7 +94,7 @@ of each layer."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Answers(Shown):
+class Answers(ByExampleAnswers):
     """How one ablated model did on every example: correct, margin and KL(full || ablated), nats.
 
     Logits are those of the classes; None where they are a whole vocabulary.
@@ -121,16 +108,8 @@ class Answers(Shown):
     @classmethod
     def of(cls, evaluation: Evaluation, full: Evaluation) -> Answers:
         """From the logits of the ablated and the full model."""
-        given = (evaluation.correct, evaluation.margin, kl_divergence(full, evaluation))
+        given = (evaluation.correct, evaluation.margin, kl(full.logits, evaluation.logits).numpy())
         return cls(*given, evaluation.logits.numpy())
-
-    def part(self, rows: Int[np.ndarray, " part"]) -> Answers:
-        """The answers to these examples, see `part_of`."""
-        return part_of(self, rows)
-
-    def values(self, metric: str) -> np.ndarray:
-        """See `class_values`."""
-        return class_values(self, metric)
 
     def _summary(self) -> str:
         figures = f"accuracy={self.correct.mean():.3f}, margin={self.margin.mean():.3f} nats"
@@ -187,7 +166,7 @@ class Ablations(Shown):
         return replace(self, without=without, layers=layers)
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Ablations:
-        """The answers to these examples, see `part_of`."""
+        """The answers to these examples, see `ByExampleAnswers.part`."""
         without = {cut: answers.part(rows) for cut, answers in self.without.items()}
         return replace(self, full=self.full.part(rows), without=without)
 

@@ -1,7 +1,4 @@
-"""Whether roles found on one half of the examples replicate on the other half.
-
-Definitions: docs/concepts/roles.md, "Confirmed on the other half".
-"""
+"""Whether roles found on half of the examples replicate on the other: docs/concepts/roles.md."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from jaxtyping import Int
 
 from mechcore.ablation.effects import roles as names
 from mechcore.ablation.effects.changes import Ablations
+from mechcore.ablation.effects.failure import strata_of
 from mechcore.ablation.effects.information import information_table
-from mechcore.ablation.effects.net import strata_of
 from mechcore.ablation.effects.roles import COMPONENT_ROLES, component_roles
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.data.examples import ALL

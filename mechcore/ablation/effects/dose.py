@@ -1,7 +1,4 @@
-"""How a component's effect grows with its dose, and what part of it later components repair.
-
-The dose is the share 1 - m of an output that its fill replaces. See docs/concepts/paths.md.
-"""
+"""How effects grow with the dose, 1 - m, and what part is repaired: docs/concepts/paths.md."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from mechcore.ablation.sets import paths
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.components.names import ANSWER
-from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.evaluation.intervals import mean_intervals
+from mechcore.evaluation.intervals import Sample, mean_intervals
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session

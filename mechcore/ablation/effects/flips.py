@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import Ablations
+from mechcore.ablation.sets import ComponentSet
 from mechcore.data.examples import Examples
 from mechcore.tables import COMPONENT, PLACE, Column, Schema
 from mechcore.wording import OUT_FIRST, PLACES

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from typing_extensions import Unpack
 
-from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations, own_ends, p_column, place
+from mechcore.ablation.sets import Cut
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import Sample, degrees_of_freedom
-from mechcore.evaluation.intervals import Statistics
+from mechcore.evaluation.intervals import Sample, Statistics, degrees_of_freedom
 from mechcore.evaluation.p_values import adjusted_p
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 FIGURES = {
     "balanced_accuracy": "change in balanced accuracy, the sum of information and threshold",

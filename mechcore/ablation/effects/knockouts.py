@@ -1,16 +1,14 @@
-"""How much of what a head does goes through its attention to a category of keys.
-
-Shares, controls and the rule for what is carried: docs/concepts/knockouts.md.
-"""
+"""How much of what heads do goes through attention to keys: docs/concepts/knockouts.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from typing_extensions import Unpack
 
 from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends, p_column
 from mechcore.ablation.effects.information import information_table
@@ -20,9 +18,6 @@ from mechcore.evaluation.intervals import Statistics, mean_intervals, ratio_inte
 from mechcore.evaluation.p_values import adjusted_p, p_among, paired_p
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema
 from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SIGNIFICANT, SUPPORTED
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 CARRIED = 0.5
 """Share of an effect that a category carries it with, at least."""
@@ -131,10 +126,7 @@ def to_control(table: pd.DataFrame) -> pd.DataFrame:
 def with_controls(
     table: pd.DataFrame, controls: Mapping[int, tuple[float, Sequence[float]]]
 ) -> pd.DataFrame:
-    """The table with what is carried; controls are shares of the category and of its draws.
-
-    They are by the index of the rows of `to_control`.
-    """
+    """The table with what is carried, from shares of rows of `to_control` and of their draws."""
     table = table.copy()
     for row, (share, shares) in controls.items():
         table.loc[row, ["n_controls", "control_share"]] = len(shares), np.mean(shares)

@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects import changes
 from mechcore.ablation.effects.changes import Ablations, own_ends
-from mechcore.ablation.effects.net import LABEL, LEAST_EXAMPLES, label_names
+from mechcore.ablation.effects.failure import LABEL, LEAST_EXAMPLES, label_names
+from mechcore.ablation.sets import ComponentSet
 from mechcore.evaluation.agreement import partial_values, rank_values
-from mechcore.evaluation.clusters import Sample
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import mean_intervals, ratio_intervals
+from mechcore.evaluation.intervals import Sample, mean_intervals, ratio_intervals
 from mechcore.evaluation.p_values import only_rounding, p_among, paired_p, selective_p
 from mechcore.evaluation.recalibration import folds_of
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema

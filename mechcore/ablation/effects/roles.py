@@ -1,7 +1,4 @@
-"""The role of each component: what it is needed for, judged by ablating it alone.
-
-The rules are in docs/concepts/roles.md.
-"""
+"""The role of each component, judged by ablating it alone: docs/concepts/roles.md."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import METRIC, Ablations, own_ends
 from mechcore.ablation.joint.exact import joint_and_alone, with_members
+from mechcore.ablation.sets import ComponentSet
 from mechcore.evaluation.agreement import (
     halved,
     jaccard,
@@ -87,10 +87,7 @@ def change_stability(
 def interaction_stability(
     ablations: Ablations, *, n_resamples: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """Stability of the ranking of sets by their interactions, separately for each size.
-
-    Sizes with fewer than `FEWEST` sets are omitted. See `change_stability`.
-    """
+    """Stability of the ranking of sets by their interactions, by size, see `change_stability`."""
     rows: list[dict[str, Any]] = []
     for _, same_size in groupby(sorted(with_members(ablations), key=len), key=len):
         sets = list(same_size)

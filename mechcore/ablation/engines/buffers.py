@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import Ablations, Answers
+from mechcore.ablation.sets import Cut
 from mechcore.evaluation.evaluate import Data, evaluation_of, is_correct, kl, margins, sampled_as
 from mechcore.evaluation.metrics import Measured, Targets
 from mechcore.evaluation.readout import Readout

@@ -1,7 +1,4 @@
-"""Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
-
-All divide a sweep into tasks and write finished ones to an `AnswerBuffer`, to be resumed.
-"""
+"""The prefix tree, one masked forward per set, and what engines share: tasks that can resume."""
 
 from __future__ import annotations
 
@@ -28,13 +25,7 @@ from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.devices import DTYPES, chosen
-from mechcore.models.protocol import (
-    Batch,
-    device_of,
-    forward,
-    model_inputs,
-    read_position,
-)
+from mechcore.models.protocol import Batch, device_of, forward, model_inputs, read_position
 from mechcore.models.stack import Stack, apart, disagreement
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]

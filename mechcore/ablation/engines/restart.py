@@ -34,9 +34,6 @@ class Layers:
     """A model's own forward, from any layer and up to any other, told by the order of their calls.
 
     A layer has to run once, which shows what it returns, before it can be passed over.
-
-    Raises:
-        InputError: the model has no layers in ``blocks``.
     """
 
     def __init__(self, model: Any) -> None:
@@ -56,11 +53,7 @@ class Layers:
         x: Float[Tensor, "row pos d_model"] | None = None,
         stop: int | None = None,
     ) -> Tensor:
-        """The residual stream before ``stop``, or the logits, from ``x`` before layer ``start``.
-
-        Raises:
-            InputError: the model's forward does not call its layers.
-        """
+        """The residual stream before ``stop``, or the logits, from ``x`` before layer ``start``."""
         self.calls, self.start, self.x, self.stop = 0, start, x, stop
         with self._watched():
             try:

@@ -1,7 +1,4 @@
-"""Estimates of many sets' interactions in a race, and the decisions that they allow.
-
-A set's bound is raised when an example breaks it, see `part_of_error` and docs/ablation.md.
-"""
+"""Estimates of sets' interactions in a race, and the decisions they allow: docs/ablation.md."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, SIZE, Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
+from mechcore.ablation.sets import ComponentSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.sequences import confidence_sequence
@@ -146,28 +143,10 @@ class Interactions:
         """Which sets are undecided."""
         return self.decisions == OPEN
 
-    def needed(self, rows: Int[np.ndarray, " part"]) -> list[ComponentSet]:
-        """The sets to ablate for the interactions of some sets."""
-        running = [self.sets[row] for row in rows]
-        members = sorted({c for cut in running for c in cut.components})
-        return [*(ComponentSet((c,)) for c in members), *running]
-
-    def see(
-        self, answers: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int
-    ) -> None:
-        """Add the interactions on further examples."""
-        sets = [self.sets[row] for row in rows]
-        joint, alone = joint_and_alone(answers, sets, self.goal.metric)
-        self.values[rows, start:stop] = joint - alone
-        self.seen[rows] = stop
-
     def run(
         self, ablated: Ablated, audited: Bool[np.ndarray, " set"], looks: Iterable[int]
     ) -> tuple[list[int], float, float]:
-        """Decide on all sets at looks; audited ones are seen to the end.
-
-        Returns the looks, the evaluations of a layer, and those of all sets on all examples.
-        """
+        """Decide on all sets at looks: these, the layers run, and those of all on all examples."""
         after, spent, exact_layers = list[int](), 0.0, 0.0
         for stop in looks:
             while (self.open & (self.n < stop)).any():
@@ -188,8 +167,13 @@ class Interactions:
         spent = 0.0
         for start in np.unique(self.seen[running]):
             rows = np.flatnonzero(running & (self.seen == start))
-            answers = ablated(self.needed(rows), start, stop)
-            self.see(answers, rows, start, stop)
+            sets = [self.sets[row] for row in rows.tolist()]
+            members = sorted({c for cut in sets for c in cut.components})
+            answers = ablated([*(ComponentSet((c,)) for c in members), *sets], start, stop)
+            self.values[rows, start:stop] = np.subtract(
+                *joint_and_alone(answers, sets, self.goal.metric)
+            )
+            self.seen[rows] = stop
             assert answers.layers is not None
             spent += answers.layers * (stop - start)
         return spent

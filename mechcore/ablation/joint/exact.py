@@ -1,36 +1,23 @@
-"""Exact interactions, dividends and Shapley values, from ablating all sets that they need.
-
-Definitions and signs: docs/concepts/interactions.md.
-"""
+"""Exact interactions, dividends and Shapley values: docs/concepts/interactions.md."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from typing_extensions import Unpack
 
 from mechcore.ablation import sets as ready
-from mechcore.ablation.cuts import ComponentSet
-from mechcore.ablation.effects.changes import (
-    METRIC,
-    SET,
-    SIZE,
-    Ablations,
-    ends,
-    p_column,
-    place,
-)
+from mechcore.ablation.effects.changes import METRIC, SET, SIZE, Ablations, ends, p_column, place
+from mechcore.ablation.sets import ComponentSet
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Statistics
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""

@@ -1,7 +1,4 @@
-"""Predictors of the interaction of every pair of components, by name.
-
-A package adds one in the entry-point group ``mechcore.interaction_methods``; see docs/extend.md.
-"""
+"""Predictors of the interaction of every pair of components, by name: docs/extend.md."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore import progress
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
+from mechcore.ablation.sets import ComponentSet
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, Mask, ModelShape
@@ -27,7 +24,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.cost import Cost
 from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.interventions import FillName, masked
+from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import frozen, model_inputs
 from mechcore.partial import Partial, Steps
@@ -47,7 +44,7 @@ class PairRequest:
     components: Sequence[Component]
     n_examples: int = SCREENING_EXAMPLES
     seed: int = 0
-    fill: FillName = "mean"
+    fill: str = "mean"
     class_names: Sequence[str] | None = None
     batch_size: int = 64
     state: str | Path | None = None
@@ -137,10 +134,7 @@ def mean_interactions(
 
 
 class MaskedMargins:
-    """Margins of a request's examples, in batches, the longest first, by mask values.
-
-    ``places`` are layers and columns of the request's components in the mask values.
-    """
+    """Margins of a request's examples by mask values; ``places`` of its components in these."""
 
     def __init__(self, request: PairRequest) -> None:
         self.request, data = request, request.data

@@ -1,7 +1,4 @@
-"""Racing: deciding how large the interaction of each set is, by adaptive sampling of examples.
-
-How it works, and how far its error rate goes: docs/ablation.md.
-"""
+"""Racing: how large each interaction is, by adaptive sampling of examples: docs/ablation.md."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.cuts import ComponentSet, SetLike, as_sets
 from mechcore.ablation.effects.changes import Ablations
 from mechcore.ablation.joint.decisions import Goal, Interactions
+from mechcore.ablation.sets import ComponentSet, SetLike, as_sets
 from mechcore.ablation.sweeps import ablate
 from mechcore.components.names import PathSet
 from mechcore.errors import InputError
@@ -26,10 +23,6 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
 
-FIRST_LOOK = 32
-"""Number of examples on which every set is ablated."""
-GROWTH = 1.4
-"""Ratio of the numbers of examples at successive looks."""
 RARE = 0.02
 """Smallest share of the examples in which an effect above the least of interest cannot hide."""
 AUDITED, AUDITED_SHARE = 20, 0.02
@@ -190,8 +183,8 @@ def span_of(margins: Float[np.ndarray, " example"]) -> float:
 
 def looks(n: int) -> Iterator[int]:
     """After how many examples to look, up to ``n``."""
-    stop = float(FIRST_LOOK)
+    stop = 32.0  # of the first look, at every set
     while stop < n:
         yield int(stop)
-        stop *= GROWTH
+        stop *= 1.4
     yield n

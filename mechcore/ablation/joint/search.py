@@ -1,7 +1,4 @@
-"""Finding the most superadditive sets without ablating all of them.
-
-Search and report use different halves of the data, so that reported values have no selection bias.
-"""
+"""The most superadditive sets, found on one half of the data and reported on the other."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.cuts import ComponentSet
 from mechcore.ablation.effects.changes import SET, Ablations
 from mechcore.ablation.effects.stability import interaction_stability
 from mechcore.ablation.joint.decisions import Goal
@@ -27,6 +23,7 @@ from mechcore.ablation.joint.predictors import (
     mean_interactions,
 )
 from mechcore.ablation.joint.races import Race, race
+from mechcore.ablation.sets import ComponentSet
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -34,7 +31,6 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL, half_rows
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
-from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.session import plain_session
@@ -122,7 +118,7 @@ def find_superadditive(
     screening_examples: int = SCREENING_EXAMPLES,
     n_resamples: int = 1000,
     seed: int = 0,
-    fill: FillName = "mean",
+    fill: str = "mean",
     class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     state: str | Path | None = None,

@@ -1,20 +1,17 @@
-"""How much the effects of components depend on the outputs of the heuristic core.
-
-Definitions: docs/concepts/paths.md, after the claim of arXiv 2403.03942, section 5.
-"""
+"""How effects depend on the core (arXiv 2403.03942, section 5): docs/concepts/paths.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool
+from typing_extensions import Unpack
 
-from mechcore.ablation.cuts import ComponentSet, Cut
 from mechcore.ablation.effects.changes import (
     CONTROL_COLUMNS,
     Ablations,
@@ -22,7 +19,7 @@ from mechcore.ablation.effects.changes import (
     drawn_from,
     own_ends,
 )
-from mechcore.ablation.sets import matched_random, paths
+from mechcore.ablation.sets import ComponentSet, Cut, matched_random, paths
 from mechcore.ablation.sweeps import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.names import PathSet
@@ -36,12 +33,6 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import dtype_of
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema
 from mechcore.wording import count
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-MOST_READERS = 10
-"""Number of components, those that lose most, whose dependence on each core head is shown."""
 
 _PARTS = ("information", "threshold")
 
@@ -111,11 +102,7 @@ class Readers:
 def random_senders(
     core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
 ) -> list[tuple[Component, ...]]:
-    """At most ``n_controls`` distinct random sets, with as many other heads of each layer.
-
-    Raises:
-        InputError: a layer has too few other heads, or an MLP layer is in the core.
-    """
+    """Up to ``n_controls`` random sets of as many other heads of each layer, or `InputError`."""
     for layer in sorted({component.layer for component in core}) if n_controls else ():
         members = {component for component in core if component.layer == layer}
         if mlps := [component for component in members if not component.is_head]:
@@ -245,10 +232,7 @@ def core_dependence_table(
     groups: Mapping[str, Sequence[str]] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Changes from making each single component blind to the core, as in `CORE_DEPENDENCE`.
-
-    Groups and statistics are those of `mechcore.ablation.information_table`.
-    """
+    """Changes with each component blind to the core, `CORE_DEPENDENCE`; see `information_table`."""
     seed, level = statistics.get("seed", 0), statistics.get("level", 0.95)
     rows: list[dict[str, Any]] = []
     names = list(readers.blind)
@@ -284,11 +268,8 @@ def core_dependence_table(
     return CORE_DEPENDENCE.frame(rows)
 
 
-def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
-    """The components that change most when they do not see the core.
-
-    Out of domain if there are such rows, and in information if known, else in margin.
-    """
+def largest_readers(dependence: pd.DataFrame, n: int = 10) -> list[str]:
+    """What changes most blind to the core: out of domain and in information, if known."""
     rows = dependence[dependence["subset"] == ALL]
     outside = rows["split"] == "ood"
     rows = rows[outside] if outside.any() else rows

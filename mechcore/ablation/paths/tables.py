@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.cuts import Cut
 from mechcore.ablation.effects.changes import ABLATION, Ablations, Answers, ablation_table
 from mechcore.ablation.effects.information import information_table, with_information
+from mechcore.ablation.sets import Cut
 from mechcore.components.names import PathSet
 from mechcore.errors import InputError
 from mechcore.tables import Column
@@ -30,23 +30,14 @@ PATHS = with_information(
 
 
 def path_table(ablations: Ablations, **options: Any) -> pd.DataFrame:
-    """`mechcore.ablation.ablation_table` of the sets of paths; the columns of `PATHS`.
-
-    Raises:
-        InputError: a set has several receivers.
-    """
+    """`mechcore.ablation.ablation_table` of sets of paths to one receiver each, as in `PATHS`."""
     return _with_ends(ablation_table, ablations, **options)
 
 
 def path_information_table(
     ablations: Ablations, groups: Mapping[str, Sequence[str]] | None = None, **options: Any
 ) -> pd.DataFrame:
-    """`mechcore.ablation.information_table` of the sets of paths; the columns of `PATHS`.
-
-    Raises:
-        InputError: a set has several receivers, a group names an unknown subset, or logits were
-            not kept.
-    """
+    """`mechcore.ablation.information_table` of sets of paths to one receiver, as in `PATHS`."""
     return _with_ends(information_table, ablations, groups=groups, **options)
 
 

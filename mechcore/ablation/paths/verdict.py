@@ -1,7 +1,4 @@
-"""The verdict on the claim that components that generalise read the heuristic core.
-
-Its rules were written before any study was run: docs/concepts/paths.md.
-"""
+"""The verdict on the claim that generalising components read the core: docs/concepts/paths.md."""
 
 from __future__ import annotations
 

@@ -22,10 +22,7 @@ from mechcore.models.batches import is_arranged, real_tokens_first
 def derived(
     family: type[Architecture], language_model: str, name: str
 ) -> type[ArchitectureAdapter] | None:
-    """The adapter of a decoder's classifier, made from that of its language model.
-
-    None if TransformerLens bridges no such language model.
-    """
+    """The adapter of a decoder's classifier from its language model's; None if it has none."""
     base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
     if base is None:
         return None

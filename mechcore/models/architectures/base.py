@@ -1,7 +1,4 @@
-"""What mechcore asks of a family of models, and the families that it knows.
-
-A package offers one as an entry point in the group ``mechcore.architectures``.
-"""
+"""What mechcore asks of a family of models, and the families that it knows."""
 
 from __future__ import annotations
 

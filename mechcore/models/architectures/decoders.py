@@ -10,13 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import Architecture, unsupported, with_new_biases
-from mechcore.models.architectures.layers import (
-    activation,
-    bridge_stack,
-    embedding,
-    inner,
-    weight,
-)
+from mechcore.models.architectures.layers import activation, bridge_stack, embedding, inner, weight
 from mechcore.models.stack import Stack
 
 _WINDOW_FIELDS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}

@@ -1,7 +1,4 @@
-"""Encoders: a family says where its modules are, and gets a bridge.
-
-Scores and patterns are read, and can be changed, where the family's own code takes the softmax.
-"""
+"""Encoders: a family says where its modules are, and gets a bridge."""
 
 from __future__ import annotations
 

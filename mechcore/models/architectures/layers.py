@@ -76,13 +76,10 @@ def encoder_stack(
     between: Activation,
     places: Callable[[Inputs], Tensor],
 ) -> Stack:
-    """A `Stack` of an encoder's classifier that is BERT but for names.
+    """A `Stack` of an encoder's classifier that is BERT but for names; else an `InputError`.
 
     ``dense_and_out`` is where Hugging Face has the two matrices of the head, ``between`` stands
     between them, and ``places`` gives rows of the position embeddings, [*batch, pos].
-
-    Raises:
-        InputError: the model is no classifier, or a decoder.
     """
     hf_model = weights_of(model)
     config: Any = hf_model.config
@@ -159,16 +156,14 @@ def norm(component: Any) -> Norm:
     return Norm(weight(module), _bias(module), eps, rms)
 
 
-def embedding(
-    words: Tensor, positions: Tensor | None = None, first: int = 0
-) -> Callable[[Inputs], Tensor]:
-    """Embedding of tokens and, if there are any, of positions counted from ``first``."""
+def embedding(words: Tensor, positions: Tensor | None = None) -> Callable[[Inputs], Tensor]:
+    """Embedding of tokens and, if there are any, of positions."""
 
     def embed(inputs: Inputs) -> Tensor:
         x = F.embedding(inputs["input_ids"], words)
         if positions is None:
             return x
-        return x + F.embedding(real_positions(inputs["attention_mask"]) + first, positions)
+        return x + F.embedding(real_positions(inputs["attention_mask"]), positions)
 
     return embed
 

@@ -15,7 +15,6 @@ from mechcore.ablation.engines.engine import Precision
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import mean_intervals
-from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.protocol import longest_input
 from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_CHANGE, attention_tables
@@ -31,7 +30,7 @@ QUANTILES = (0.025, 0.975)
 ALPHA = 0.05
 """Chance, at most, that a head counts whose loss costs nothing, among all heads of a model."""
 
-FILLS: tuple[FillName, ...] = ("mean", "zero")
+FILLS: tuple[str, ...] = ("mean", "zero")
 
 _MEAN_SEED = 1_000_004
 _SEED = 0

@@ -11,7 +11,7 @@ from mechcore.ablation import ablate
 from mechcore.ablation.effects.dose import DOSE, _monotone, dose_table, repairs
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.clusters import Sample
+from mechcore.evaluation.intervals import Sample
 
 
 def test_doses_and_the_direct_effect_are_those_of_plain_hooks(cases: Cases) -> None:

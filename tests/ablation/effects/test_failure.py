@@ -13,12 +13,16 @@ from ablation.few import of_margins
 from mechcore.ablation import Ablations, ComponentSet, ablate, information_table, sets
 from mechcore.ablation.effects.failure import (
     FAILURE,
+    FAILURE_SETS,
     Explanation,
     explanation,
     failure_table,
     gap_of,
+    hurting,
+    label_names,
+    net_table,
+    over_all,
 )
-from mechcore.ablation.effects.net import FAILURE_SETS, hurting, label_names, net_table, over_all
 from mechcore.bench.failing import failing_data, failing_model
 from mechcore.evaluation.evaluate import Evaluation, evaluate
 from mechcore.masking.means import MeanActivations

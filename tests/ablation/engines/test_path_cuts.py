@@ -11,8 +11,7 @@ from ablation.few import Runs, encoded, means_of
 from helpers import Cases
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.engines.path_cuts import PathEngine
-from mechcore.ablation.engines.stack_cuts import StackCuts
+from mechcore.ablation.engines.path_cuts import PathEngine, StackCuts
 from mechcore.components import ModelShape
 from mechcore.components.names import PathSet
 from mechcore.errors import InputError
@@ -146,7 +145,7 @@ def test_a_batch_that_is_too_much_to_keep_is_done_in_pieces(
         data = encoded(name)
     means = means_of(model, data, n_samples=16)
     options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "split": "ood"}
-    monkeypatch.setattr("mechcore.ablation.engines.stack_cuts.MAX_KEPT", 0)
+    monkeypatch.setattr("mechcore.ablation.engines.path_cuts.MAX_KEPT", 0)
     examples: list[set[int]] = []
     start = StackCuts.start
 
