@@ -46,6 +46,10 @@ class AttentionView:
     def __post_init__(self) -> None:
         if not self.examples:
             raise InputError("attention view: no head; expected at least one")
+        if len(self.titles) != len(self.examples):
+            raise InputError(
+                f"attention view: {len(self.titles)} titles for {len(self.examples)} heads"
+            )
         if len({tuple(example.tokens) for example in self.examples}) > 1:
             raise InputError(
                 "attention view: the heads' examples have different tokens; make a view for each"
@@ -92,7 +96,11 @@ class AttentionView:
 def attention_view(
     examples: Sequence[AttentionExample], *, titles: Sequence[str] | None = None
 ) -> AttentionView:
-    """Heads' attention on one example, titled by head and category; `InputError` for odd ones."""
+    """Draw the attention of heads on an example with circuitsvis, heads of encoders without a mask.
+
+    Tokens of the first and second text carry a small 1 and 2; titles are by default the head and
+    its category. An `InputError` says that there is no head, or that titles or tokens differ.
+    """
     names = titles or [f"{e.component} {e.category}".strip() for e in examples]
     return AttentionView(list(examples), list(names))
 

@@ -111,5 +111,7 @@ def test_a_view_says_what_it_shows_in_words() -> None:
 def test_errors() -> None:
     with pytest.raises(InputError, match="no head; expected at least one"):
         attention_view([])
+    with pytest.raises(InputError, match="1 titles for 2 heads"):
+        attention_view([PAIR, PAIR], titles=["one"])
     with pytest.raises(InputError, match="different tokens"):
         attention_view([PAIR, replace(PAIR, tokens=["x"] * 5)])
