@@ -156,14 +156,16 @@ def norm(component: Any) -> Norm:
     return Norm(weight(module), _bias(module), eps, rms)
 
 
-def embedding(words: Tensor, positions: Tensor | None = None) -> Callable[[Inputs], Tensor]:
-    """Embedding of tokens and, if there are any, of positions."""
+def embedding(
+    words: Tensor, positions: Tensor | None = None, first: int = 0
+) -> Callable[[Inputs], Tensor]:
+    """Embedding of tokens and, if there are any, of positions counted from ``first``."""
 
     def embed(inputs: Inputs) -> Tensor:
         x = F.embedding(inputs["input_ids"], words)
         if positions is None:
             return x
-        return x + F.embedding(real_positions(inputs["attention_mask"]), positions)
+        return x + F.embedding(real_positions(inputs["attention_mask"]) + first, positions)
 
     return embed
 
