@@ -244,8 +244,8 @@ def _inline(svg: str, drawing: Drawing) -> str:
 
 
 def as_svg(figure: Figure) -> bytes:
-    """The figure as an SVG file."""
-    return _drawn(figure, "svg")
+    """The figure as an SVG file, without the indentation."""
+    return re.sub(rb"\n +", b"\n", _drawn(figure, "svg"))
 
 
 def _drawn(figure: Figure, end: str) -> bytes:
