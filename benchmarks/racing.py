@@ -33,6 +33,7 @@ from mechcore.ablation.joint.races import RARE, looks, span_of
 from mechcore.bench.planted import CATALOGUE
 from mechcore.components import KINDS, ModelShape
 from mechcore.data.encoding import EncodedExamples
+from mechcore.evaluation.metrics import METRICS
 from mechcore.main_study.config import StudyConfig
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.inputs import open_model, read_split
@@ -200,7 +201,7 @@ def planted(options: argparse.Namespace) -> None:
         for least, largest in ((options.least, None), (None, 2)):
             bound = options.bound or (least / RARE if least else span_of(full))
             bound = bound if metric == "margin" else None
-            goal = Goal(least, largest, metric, ERROR, bound)
+            goal = Goal(least, largest, METRICS[metric], ERROR, bound)
             what = f"over {goal.least:g}" if goal.largest is None else f"{goal.largest} largest"
             rows.append({"circuit": name, "metric": metric, "goal": what})
             rows[-1] |= wrong_races(chosen, effects, goal, options.runs)
@@ -227,7 +228,7 @@ def rare(options: argparse.Namespace) -> None:
     """Print error rates where effects are in a few of the texts."""
     chosen = sets.pairs([f"L0.H{i}" for i in range(10)])[:40]
     bound, rows = options.bound or options.least / RARE, []
-    goal = Goal(options.least, None, "margin", ERROR, bound)
+    goal = Goal(options.least, None, error=ERROR, bound=bound)
     for share, ratio, largest in itertools.product((0.02, 0.05, 0.2), (1.5, 3.0), (6.0, 0.0)):
         mean = ratio * options.least
         effects = rare_effects(share, mean, largest, options.examples, options.seed)

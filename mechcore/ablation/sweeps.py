@@ -28,16 +28,13 @@ from mechcore.components.names import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches
 from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
 from mechcore.evaluation.evaluate import warn_under_chance
-from mechcore.evaluation.metrics import MetricLike, as_metric
+from mechcore.evaluation.metrics import MetricLike, as_metric, data_for, metric_key
 from mechcore.masking.counterfactual import Positions, at_positions, with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.architectures.layers import stack_of
-from mechcore.models.encoded import as_data
-from mechcore.models.protocol import is_causal, is_classifier
 from mechcore.partial import Partial, Steps, known_fill
 from mechcore.session import plain_session
-from mechcore.source_code import code_digests
 from mechcore.wording import PLACES
 
 Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
@@ -126,11 +123,7 @@ def ablate(
     paths = [cut for cut in listed if isinstance(cut, PathSet)]
     components = [cut for cut in listed if isinstance(cut, ComponentSet)]
     measure = None if metric is None else as_metric(metric)
-    texts = isinstance(data, (list, tuple)) and all(isinstance(text, str) for text in data)
-    if measure is not None and texts and is_causal(model) and not is_classifier(model):
-        data = [{"prompt": text} for text in data]
-    labelled = measure is None or "correct" in measure.needs
-    data = as_data(model, data, split, labelled=labelled)
+    data = data_for(measure, model, data, split)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
         if not data:
@@ -162,12 +155,7 @@ def ablate(
     )
     parts: Parts = _path_engine(engine, job, paths) if paths else _engine(engine, job)
     known: dict[str, Any] = {} if positions is None else {"positions": positions}
-    if measure is not None and state is not None:
-        if not isinstance(metric, str):
-            raise InputError(
-                "sweep: state tells metrics by their names; register this one in METRICS"
-            )
-        known["metric"] = [metric, code_digests([measure.function])]
+    known |= metric_key(metric, state)
     partial = Partial(
         state,
         "sweep",

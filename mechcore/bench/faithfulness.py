@@ -39,22 +39,23 @@ def faithfulness_of(
     """Keep the first components of a ranking, from none to all of them, and ablate all others.
 
     Data, means and options are those of `mechcore.ablate`. Columns are share (of all components),
-    kept, value (mean margin, nats) and faithfulness.
+    kept, value (mean margin in nats, or mean of the ``metric`` given) and faithfulness.
 
     Raises:
-        InputError: a score is not finite, or the margin of the full and of the ablated model are
-            the same; see also `mechcore.ablate`.
+        InputError: a score is not finite, or the full and the ablated model have the same value;
+            see also `mechcore.ablate`.
         MismatchError: the ranking has the shape of another model.
     """
     order = ranked(scores, ModelShape.of(model))
     kept = np.arange(len(order) + 1)
     cuts = [ComponentSet.of(order[k:]) for k in kept[:-1]]
     answers = ablate(model, cuts, data, means, **options)
-    margins = [*(answers.without[cut].margin for cut in cuts), answers.full.margin]
-    values = np.array([margin.mean() for margin in margins])
+    metric = answers.metrics[-1]
+    models = [*(answers.without[cut] for cut in cuts), answers.full]
+    values = np.array([of.values(metric).mean() for of in models])
     if not np.isfinite(gap := values[-1] - values[0]) or gap == 0:
         raise InputError(
-            f"faithfulness: the mean margin is {values[-1]:g} for the full model and "
+            f"faithfulness: the mean {metric} is {values[-1]:g} for the full model and "
             f"{values[0]:g} with everything ablated; expected two different finite numbers"
         )
     shares, f = kept / len(order), (values - values[0]) / gap  # (m(C) - m(ablated)) / (...)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,8 +17,10 @@ from mechcore.data.examples import Population
 from mechcore.errors import InputError, NotFiniteError, shown
 from mechcore.evaluation.evaluate import Data, Sampled, is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
-from mechcore.models.protocol import Batch, is_classifier
+from mechcore.models.encoded import as_data
+from mechcore.models.protocol import Batch, is_causal, is_classifier
 from mechcore.registry import Registry
+from mechcore.source_code import code_digests
 
 Function: TypeAlias = Callable[[Tensor, Batch], Float[Tensor, " batch"]]
 Need: TypeAlias = Literal["correct", "wrong", "full"]
@@ -66,7 +69,7 @@ class Metric:
                 f"metric {self.name!r}: is {float(values[bad[0, 0]])} for example "
                 f"{int(batch['index'][bad[0, 0]])}; expected a finite number: leave it out"
             )
-        return values.detach().double()
+        return values.double()
 
 
 MetricLike: TypeAlias = str | Metric | Function
@@ -87,6 +90,36 @@ def as_metric(metric: MetricLike) -> Metric:
         f"metric: found {shown(repr(metric))}; expected one of {', '.join(METRICS)}, or a function "
         "of logits and a batch with another name, see mechcore.evaluation.metrics"
     )
+
+
+def directed(metric: Metric, what: str) -> Metric:
+    """The metric; an InputError, on ``what``, if it does not say whether more is better."""
+    if metric.more_is_better is None:
+        raise InputError(
+            f"{what}: metric {metric.name!r} does not say whether more is better; expected "
+            "mechcore.evaluation.metrics.Metric(name, function, more_is_better=...)"
+        )
+    return metric
+
+
+def metric_key(metric: MetricLike | None, state: str | Path | None) -> dict[str, Any]:
+    """What tells unfinished work by this metric from other work, if ``state`` keeps any."""
+    if metric is None or state is None:
+        return {}
+    if not isinstance(metric, str):
+        raise InputError("state: to resume, a metric needs a name; register this one in METRICS")
+    return {"metric": [metric, code_digests([as_metric(metric).function])]}
+
+
+def data_for(
+    metric: Metric | None, model: Any, data: Any, split: str
+) -> EncodedExamples | Iterable[Batch]:
+    """Data as a metric reads them, labelled only if it needs that; texts are prompts to measure."""
+    texts = isinstance(data, (list, tuple)) and all(isinstance(text, str) for text in data)
+    if metric is not None and texts and is_causal(model) and not is_classifier(model):
+        data = [{"prompt": text} for text in data]
+    labelled = metric is None or "correct" in metric.needs
+    return as_data(model, data, split, labelled=labelled)
 
 
 # -- what is read ---------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreError, warn
+from mechcore.evaluation.metrics import MetricLike, as_metric, data_for, metric_key
 from mechcore.masking.means import MeanActivations, check_means
 from mechcore.models.encoded import as_encoded
 from mechcore.models.model_identity import ModelIdentity
@@ -67,18 +68,23 @@ def prune(
     preset: str | PruneSettings = "fast",
     data_seed: int = 0,
     state: str | Path | None = None,
+    metric: MetricLike | None = None,
 ) -> list[Subnetwork]:
     """Find one subnetwork for every target sparsity and seed, in this order.
 
     Args:
         model: any TransformerLens model; not changed.
-        data: training examples of any form, see `mechcore.data.given`; their labels are not used.
+        data: training examples of any form, see `mechcore.data.given`; their labels are not used,
+            unless by ``metric``.
         means: the model's mean activations.
         target_sparsities: shares of components to prune, in [0, 1).
         seeds: seeds of the masks' initialisation and noise.
         preset: ``"fast"``, ``"thorough"``, ``"paper"``, or settings of your own.
         data_seed: seed of the order of the examples, the same for all masks.
         state: folder in which all trainings are saved every ``save_every`` steps, to resume from.
+        metric: what the subnetworks are to do best in place of staying close to the full model (in
+            KL), by name or as a differentiable function, see `mechcore.evaluation.metrics`; it is
+            then the ``kl`` of their histories, negative if more of it is better.
 
     Raises:
         InputError: a sparsity is outside [0, 1) or keeps no component, a seed is out of range,
@@ -88,6 +94,9 @@ def prune(
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
     target_sparsities, seeds = as_runs(target_sparsities, seeds)
     check_means(means, model)
+    measure = None if metric is None else as_metric(metric)
+    if measure is not None:
+        data = data_for(measure, model, data, "train")
     data = as_encoded(model, data, split="train", labelled=False)
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
@@ -103,12 +112,13 @@ def prune(
         order=ORDER,
         masks=[training.name for training in trainings],
         settings={n: v for n, v in asdict(settings).items() if n not in _WITHOUT_EFFECT},
+        **metric_key(metric, state),
     )
     failed = _restore(partial, trainings)
     order = example_order([len(ids) for ids in data.input_ids], settings.batch_size, data_seed)
     n_steps = max(len(training.history) for training in trainings)
     begin = max(training.step for training in trainings)
-    teacher = Teacher(model, data, settings)
+    teacher = Teacher(model, data, settings, measure)
     with frozen(model), progress.bar("prune", n_steps) as advance:
         for step in range(n_steps):
             examples = next(order)

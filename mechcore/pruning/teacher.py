@@ -15,6 +15,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import count_passes
+from mechcore.evaluation.metrics import Metric, Targets, directed
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked, masked_stack
@@ -38,12 +39,30 @@ ORDER = 2
 
 
 class Teacher:
-    """The full model's answers on all training examples, computed once, and the loss to them."""
+    """The full model's answers on all training examples, computed once, and the loss to them.
 
-    def __init__(self, model: Any, data: EncodedExamples, settings: PruneSettings) -> None:
+    With a ``metric``, it stands in place of KL: itself as the loss, or its negative if more of it
+    is better. `InputError` if it says neither, or reads all positions.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: EncodedExamples,
+        settings: PruneSettings,
+        metric: Metric | None = None,
+    ) -> None:
         check_examples(data)
         self.model, self.data, self.settings = model, data, settings
-        self.readout = Readout.of(model, data, labelled=False)
+        if metric is not None and directed(metric, "pruning").everywhere:
+            raise InputError(
+                f"pruning: metric {metric.name!r} reads all positions; expected one of the last"
+            )
+        self.targets = None if metric is None else Targets(metric, model, data, None)
+        if self.targets is None:
+            self.readout = Readout.of(model, data, labelled=False)
+        else:
+            self.readout = self.targets.readout
         self.has_mlps = ModelShape.of(model).has_mlps
         self.bfloat16 = settings.precision == "bfloat16" or (
             settings.precision == "auto"
@@ -137,8 +156,24 @@ class Teacher:
             maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are already checked
             logits = self._hooked(batch, values, means, maker, dropout_seed)
             logits = self.readout.read(logits, inputs, examples)
+        if self.targets is not None:
+            return self._losses(logits.float(), batch, examples)
         got = logits.float().log_softmax(-1)
         return (wanted.exp() * (wanted - got)).sum(-1)
+
+    def _losses(self, logits: Tensor, batch: Batch, examples: Sequence[int]) -> Tensor:
+        """The metric's losses [mask, example]."""
+        assert self.targets is not None
+        metric, index = self.targets.metric, torch.as_tensor(examples)
+        asked = {name: values.cpu() for name, values in batch.items()} | self.targets.of(index)
+        asked["full"] = self.logits[sent(index, self.logits.device)].cpu()
+        values = torch.stack([metric(of_mask, asked) for of_mask in logits.cpu()])
+        if logits.requires_grad and not values.requires_grad:
+            raise InputError(
+                f"pruning: metric {metric.name!r} has no gradient; expected one that varies with "
+                "the logits without steps, such as margin or logit_difference"
+            )
+        return (-values if metric.more_is_better else values).to(self.logits)
 
     def _hooked(
         self,

@@ -12,6 +12,12 @@ from mechcore import MeanActivations
 from mechcore.ablation import ablate, as_sets, interactions, race, sets, sweep
 from mechcore.ablation.effects.information import information_table
 from mechcore.ablation.effects.stability import change_stability
+from mechcore.ablation.paths.dependence import (
+    beside_random,
+    core_dependence_table,
+    largest_readers,
+    readers_of,
+)
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.metrics import METRICS, Metric, as_metric
@@ -221,16 +227,55 @@ def test_interactions_know_which_direction_is_worse(hooked: Any) -> None:
     assert not one["superadditive"].all()
     assert set(change_stability(loss, n_resamples=10)["metric"]) == {"loss"}
     unsaid = Metric("gain", negative, everywhere=True)
-    with pytest.raises(InputError, match="metric 'gain': does not say whether more is better"):
+    with pytest.raises(InputError, match="metric 'gain' does not say whether more is better"):
         interactions(ablate(hooked, chosen, ROWS, fill="zero", metric=unsaid))
+
+
+PAIRS = sets.pairs(["L0.H1", "L0.H2", "L1.H0", "L1.H3"])
+
+
+@pytest.mark.parametrize("metric", ["loss", "logprob", "accuracy"])
+def test_races_are_by_any_metric(hooked: Any, metric: str) -> None:
+    """The largest losses are rises of the loss, and falls of the log-probability."""
+    options: dict[str, Any] = {"fill": "zero", "metric": metric}
+    found = race(hooked, PAIRS, ROWS * 5, largest=2, **options)
+    singles = sets.singles(hooked, mlps=False)
+    exact = ablate(hooked, [*singles, *PAIRS], ROWS * 5, **options)
+    table = interactions(exact, n_resamples=2).query("subset == 'all'").set_index("set")
+    losses = table["interaction"] * (1 if metric == "loss" else -1)
+    assert [str(cut) for cut in found.decided("top")] == losses.nlargest(2).index.tolist()
+    assert found.audit.empty
+    for cut, effect in found.effects.items():
+        if found.decisions.set_index("set").loc[str(cut), "exact"]:
+            assert effect == pytest.approx(table.loc[str(cut), "interaction"], abs=1e-5)
+    assert (found.goal.bound is None) == (metric == "accuracy")
+
+
+def test_readers_of_a_core_by_any_metric(hooked: Any) -> None:
+    means = MeanActivations.compute(hooked, ROWS)
+    rows, more = [*ROWS, *ROWS, *ROWS], {"metric": "logit_difference"}
+    core = ["L0.H1", "L0.H2"]
+    readers = readers_of(hooked, core, rows, means, **more)
+    table = core_dependence_table(beside_random(readers, hooked, core, rows, means, **more))
+    cuts = [*table["receiver"].unique(), *(f"L0.H1+L0.H2>{r}" for r in table["receiver"].unique())]
+    found = sweep(hooked, cuts, rows, means, **more).query("subset == 'all'").set_index("set")
+    whole = table.query("subset == 'all'").set_index("receiver")
+    assert set(whole["metric"]) == {"logit_difference"}
+    for receiver, row in whole.iterrows():
+        changes = found.loc[[receiver, f"L0.H1+L0.H2>{receiver}"], "logit_difference_change"]
+        assert row[["change", "blind_change"]].tolist() == pytest.approx(changes.tolist(), abs=1e-5)
+    assert largest_readers(table, 1) == [whole["blind_change"].abs().idxmax()]
+    known = ablate(hooked, sets.singles(hooked), rows, means, **more)
+    again = core_dependence_table(readers_of(hooked, core, rows, means, known=known, **more))
+    np.testing.assert_allclose(again["change"], table["change"], atol=1e-5)
+    with pytest.raises(InputError, match=r"answers in the known ablations .24. differ from"):
+        readers_of(hooked, core, rows, means, known=known, metric="rank")
 
 
 def test_what_needs_labelled_examples_says_so(hooked: Any) -> None:
     found = ablate(hooked, NAMES, ROWS, fill="zero", metric="loss")
     with pytest.raises(InputError, match=r"metric 'loss': has no .*leave metric out"):
         information_table(found)
-    with pytest.raises(InputError, match=r"race: metric is 'loss'; .* lack a bound"):
-        race(hooked, sets.pairs(["L0.H1", "L1.H0"]), ROWS, least=0.1, metric="loss")
     with pytest.raises(InputError, match=r"or pass a metric to mechcore\.ablation\.sweep"):
         ablate(hooked, NAMES, ROWS, fill="zero")
 
@@ -302,7 +347,7 @@ def test_a_metric_by_name_can_be_resumed(hooked: Any, tmp_path: Path) -> None:
         options: dict[str, Any] = {"fill": "counterfactual", "metric": "kl", "state": tmp_path}
         ablate(hooked, NAMES[:1], rows, means, **options)
         assert len({*tmp_path.iterdir()}) == n
-    with pytest.raises(InputError, match="state tells metrics by their names; register this one"):
+    with pytest.raises(InputError, match="to resume, a metric needs a name; register this one"):
         run(lambda logits, batch: logits.amax(-1))
 
 

@@ -53,6 +53,7 @@ def test_every_table_of_a_page_is_made_from_the_tables_of_its_studies(name: str)
         ("minilm-fine-tunings", ("| training |",)),
         ("minilm-atlas", ("| training |",)),
         ("smollm2-agreement", ("| model |",)),
+        ("smollm2-ioi", ("| model |",)),
     ],
 )
 def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(

@@ -12,9 +12,13 @@ import torch
 from helpers import Cases
 from pruning.oracles import Subject, encoded_for, full_logits, plain_kl, slopes
 
+from mechcore.ablation import ablate
+from mechcore.errors import InputError
+from mechcore.evaluation.metrics import as_metric
 from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
 from mechcore.models.protocol import frozen, weights_of
-from mechcore.pruning import PruneSettings
+from mechcore.pruning import PruneSettings, prune
 from mechcore.pruning.teacher import POOL, Teacher, example_order
 
 VALUES = torch.rand(3, 2, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -44,6 +48,46 @@ def test_losses_and_gradients_are_those_of_plain_torch(cases: Cases, architectur
         largest = float(expected.abs().max())
         assert largest > 1e-3
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize("metric", ["kl", "margin", "logprob", "rank"])
+def test_a_metric_stands_in_place_of_kl(cases: Cases, metric: str) -> None:
+    """By values from sweeps, and by finite differences; more of a margin is a smaller loss."""
+    case = cases.get("gpt2-lm", torch.float64)
+    rows = [{"prompt": [5, 6 + i, 9], "correct": 4 + i} for i in range(12)]
+    data = as_encoded(case.model, rows)
+    means = MeanActivations.compute(case.model, data, n_samples=0)
+    teacher = Teacher(case.model, data, PruneSettings(batch_size=3), as_metric(metric))
+    sign = -1 if metric in ("margin", "logprob") else 1
+    whole = torch.ones(1, 2, 5, dtype=torch.float64)
+    whole[0, 1, 2] = 0
+    swept = ablate(case.model, ["L1.H2"], rows, means, metric=metric)
+    [values] = (of.by_example for of in swept.without.values())
+    losses = teacher.divergences(whole, means, EXAMPLES)
+    expected = sign * torch.as_tensor(values)[EXAMPLES]
+    torch.testing.assert_close(losses[0].double(), expected, rtol=0, atol=1e-5)
+    if metric == "rank":
+        with pytest.raises(InputError, match="metric 'rank' has no gradient; expected"):
+            teacher.kl_gradients(VALUES, means, EXAMPLES)
+        return
+    _, gradients = teacher.kl_gradients(VALUES, means, EXAMPLES)
+    step = torch.zeros_like(VALUES)
+    step[:, 0, 3] = 1e-2
+    ends = [teacher.divergences(VALUES + way * step, means, EXAMPLES).mean(1) for way in (1, -1)]
+    slope = (ends[0] - ends[1]) / 2e-2
+    torch.testing.assert_close(gradients[:, 0, 3].double(), slope.double(), rtol=1e-2, atol=1e-5)
+
+
+def test_metrics_that_no_mask_can_be_trained_by(cases: Cases) -> None:
+    model, data = cases.get("gpt2-lm").model, [{"prompt": [5, 6]}]
+    means = MeanActivations.compute(model, data, n_samples=0)
+    for metric, message in (
+        ("loss", "metric 'loss' reads all positions"),
+        (len, "metric 'len' does not say whether more is better"),
+        ("margin", "the data have no correct answers"),
+    ):
+        with pytest.raises(InputError, match=message):
+            prune(model, data, means, target_sparsities=0.5, metric=metric)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2-lm", "several tokens"])

@@ -146,6 +146,12 @@ class Ablations(Shown):
         return self.full.metric if isinstance(self.full, Measured) else None
 
     @property
+    def worse(self) -> int:
+        """The sign of changes for the worse."""
+        more_is_worse = self.measured is not None and self.measured.more_is_better is False
+        return 1 if more_is_worse else -1
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what `changes` knows."""
         return CLASS_METRICS if self.measured is None else (self.measured.name,)

@@ -106,7 +106,7 @@ def _rows(
     n_resamples: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """A row per metric of sets of equal size, ranked by values on every example, lowest first."""
+    """A row per metric of sets of equal size, ranked by values on every example, worst first."""
     sample = ablations.full.samples()[""]
     if len(sets) < FEWEST or sample.reason:
         return []
@@ -114,7 +114,8 @@ def _rows(
     place |= {"n": len(ablations.full.subsets), "n_ranked": len(sets)}
     names, rows = list(map(str, sets)), list[dict[str, Any]]()
     for metric, by_example in values.items():
-        agreement = _agreement(sample.totals(by_example)[0], names, n_resamples, seed)
+        losses = ablations.worse * sample.totals(by_example)[0]
+        agreement = _agreement(losses, names, n_resamples, seed)
         rows.append({**place, "metric": metric, **agreement})
     return rows
 
@@ -122,7 +123,7 @@ def _rows(
 def _agreement(
     values: Float[np.ndarray, "set example"], names: Sequence[str], n_resamples: int, seed: int
 ) -> dict[str, Any]:
-    generator, values = np.random.default_rng(seed), -values
+    generator = np.random.default_rng(seed)
     whole = values.sum(1, keepdims=True)
     halves = halved(values, n_resamples, generator)
     drawn = resampled(values, n_resamples, generator)

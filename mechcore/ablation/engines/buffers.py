@@ -81,13 +81,13 @@ class MetricBuffer(AnswerBuffer):
         """See `AnswerBuffer.note_full`."""
         if "full" in self._metric.needs:
             self.full_logits[batch["index"]] = logits
-        self.full[batch["index"]] = self._metric(logits, self._asked(batch))
+        self.full[batch["index"]] = self._metric(logits, self._asked(batch)).detach()
 
     def note(self, rows: Sequence[int] | Tensor, batch: Batch, logits: OfSets) -> None:
         """See `AnswerBuffer.note`."""
         asked = self._asked(batch)
         for row, of_set in zip(torch.as_tensor(rows).tolist(), logits, strict=True):
-            self.values[row, batch["index"]] = self._metric(of_set, asked)
+            self.values[row, batch["index"]] = self._metric(of_set, asked).detach()
 
     def ablations(self, sets: Sequence[Cut], examples: Data, **facts: Any) -> Ablations:
         """See `AnswerBuffer.ablations`."""

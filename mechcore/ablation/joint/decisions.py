@@ -14,7 +14,7 @@ from mechcore.ablation.effects.changes import SET, SIZE, Ablations
 from mechcore.ablation.joint.exact import joint_and_alone
 from mechcore.ablation.sets import ComponentSet
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import CLASS_METRICS
+from mechcore.evaluation.metrics import ACCURACY, MARGIN, Metric, directed
 from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.tables import DATA, SPLIT, Column, N, Schema
 
@@ -74,35 +74,41 @@ Ablated: TypeAlias = Callable[[Sequence[ComponentSet], int, int], Ablations]
 class Goal:
     """What a race decides: interactions larger than ``least``, or the ``largest`` losses.
 
-    ``bound`` is in nats; None if it is known (accuracy) or still to be chosen.
+    ``bound`` is in the unit of the metric; None if it is known (accuracy) or still to be chosen.
 
     Raises:
         InputError: not one of ``least`` and ``largest`` is given, a number is out of range, or the
-            metric is unknown.
+            metric does not say which changes are losses.
     """
 
     least: float | None
     largest: int | None
-    metric: str = "margin"
+    metric: Metric = MARGIN
     error: float = 0.05
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        known = " or ".join(map(repr, CLASS_METRICS))
+        unit = f" in {self.metric.unit}" * (self.has_tails and bool(self.metric.unit))
+        if self.largest is not None:
+            directed(self.metric, "race")
         if (self.least is None) == (self.largest is None):
             raise InputError(
                 f"race: least is {self.least} and largest {self.largest}; expected one of them"
             )
-        bound = self.bound is None or (self.metric == "margin" and 0 < self.bound < np.inf)
+        bound = self.bound is None or (self.has_tails and 0 < self.bound < np.inf)
         for name, right, expected in (
-            ("metric", self.metric in CLASS_METRICS, f"{known}: others lack a bound"),
             ("least", self.least is None or self.least >= 0, "an effect of 0 or more"),
             ("largest", self.largest is None or self.largest >= 1, "at least 1 set"),
             ("error", 0 < self.error < 1, "a probability between 0 and 1"),
-            ("bound", bound, "a number of nats above 0, and none for accuracy"),
+            ("bound", bound, f"a number above 0{unit}, and none for accuracy"),
         ):
             if not right:
                 raise InputError(f"race: {name} is {getattr(self, name)!r}; expected {expected}")
+
+    @property
+    def has_tails(self) -> bool:
+        """Whether an effect on one example may have any size, as it may not on accuracy."""
+        return self.metric != ACCURACY
 
     def decisions(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """The decision for each set, from bounds of all sets' means, [set]."""
@@ -113,7 +119,9 @@ class Goal:
             decisions[high < -self.least] = "below"
             return decisions
         assert self.largest is not None
-        low, high, n = -high, -low, len(low)  # of losses
+        if self.metric.more_is_better:
+            low, high = -high, -low
+        n = len(low)  # from here, bounds of losses
         may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, except itself
         are_larger = n - np.searchsorted(np.sort(low), high, side="right")
         decisions[are_larger >= self.largest] = "rest"
@@ -131,7 +139,7 @@ class Interactions:
     def __init__(self, sets: Sequence[ComponentSet], n_all: int, goal: Goal) -> None:
         self.sets, self.n_all, self.goal = sets, n_all, goal
         self.bound = goal.bound or 1.0
-        if goal.metric == "accuracy":
+        if not goal.has_tails:
             self.bound = float(max(map(len, sets)))
         self.values = np.empty((len(sets), n_all), dtype=np.float32)
         self.low, self.high = np.full((2, len(sets)), -np.inf) * [[1], [-1]]
@@ -171,7 +179,7 @@ class Interactions:
             members = sorted({c for cut in sets for c in cut.components})
             answers = ablated([*(ComponentSet((c,)) for c in members), *sets], start, stop)
             self.values[rows, start:stop] = np.subtract(
-                *joint_and_alone(answers, sets, self.goal.metric)
+                *joint_and_alone(answers, sets, self.goal.metric.name)
             )
             self.seen[rows] = stop
             assert answers.layers is not None
@@ -194,7 +202,8 @@ class Interactions:
         if len(ties) and (self.n[ties] == self.n_all).all():  # of which the first are the larger
             assert goal.largest is not None
             left = goal.largest - int((self.decisions == "top").sum())
-            first = ties[np.argsort(self.high[ties], kind="stable")]
+            sign = 1 if goal.metric.more_is_better else -1
+            first = ties[np.argsort(sign * self.high[ties], kind="stable")]
             self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
 
     def _ratios(self, rows: Int[np.ndarray, " part"], stop: int) -> Float[np.ndarray, " part"]:
@@ -206,7 +215,7 @@ class Interactions:
         for step in np.unique(self.steps[rows]):
             same = rows[self.steps[rows] == step]
             error = self.goal.error / len(self.sets)
-            if self.goal.metric == "margin":
+            if self.goal.has_tails:
                 error *= part_of_error(int(step))
             bound = self.bound * STEP**step
             for part in np.array_split(same, -(-same.size * stop // _MOST_NUMBERS)):

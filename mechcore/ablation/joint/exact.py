@@ -16,6 +16,7 @@ from mechcore.ablation.sets import ComponentSet
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Statistics
+from mechcore.evaluation.metrics import directed
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected
 from mechcore.tables import CLUSTERS, PLACE, Column, N, Schema, estimate
 
@@ -86,12 +87,8 @@ def interactions(
     Raises:
         InputError: unknown correction, or a metric that does not say whether more is better.
     """
-    more_is_better = ablations.measured is None or ablations.measured.more_is_better
-    if more_is_better is None:
-        raise InputError(
-            f"metric {ablations.metrics[0]!r}: does not say whether more is better; expected "
-            "mechcore.evaluation.metrics.Metric(name, function, more_is_better=...)"
-        )
+    if ablations.measured is not None:
+        directed(ablations.measured, "interactions")
     sets = with_members(ablations)
     changes = {
         metric: joint_and_alone(ablations, sets, metric) for metric in ablations.metrics if sets
@@ -108,7 +105,7 @@ def interactions(
         estimates(ablations, sets, "interaction", beyond, correction, **statistics)
     )
     shown = directions(table, 1 - statistics.get("level", 0.95))
-    return table.assign(superadditive=shown < 0 if more_is_better else shown > 0)
+    return table.assign(superadditive=shown == ablations.worse)
 
 
 ByExample: TypeAlias = Callable[[str, np.ndarray], tuple[np.ndarray, list[dict[str, Any]]]]

@@ -18,6 +18,7 @@ from mechcore.ablation.sweeps import ablate
 from mechcore.components.names import PathSet
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import share_at_most
+from mechcore.evaluation.metrics import ACCURACY, MARGIN, MetricLike, as_metric, data_for
 from mechcore.masking.counterfactual import of_rows, with_pairs
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
@@ -54,10 +55,11 @@ class Race(Shown):
     n_broken: int
 
     def decided(self, decision: str) -> list[ComponentSet]:
-        """The sets with a decision, lowest effects first."""
+        """The sets with a decision, largest losses first."""
         made, effects = self.decisions["decision"], self.effects
         decided = [cut for cut, its in zip(self.sets, made, strict=True) if its == decision]
-        return sorted(decided, key=lambda cut: effects[cut])
+        sign = -1 if self.goal.metric.more_is_better is False else 1
+        return sorted(decided, key=lambda cut: sign * effects[cut])
 
     @property
     def effects(self) -> dict[ComponentSet, float]:
@@ -73,11 +75,11 @@ class Race(Shown):
     def describe(self) -> str:
         """A summary of the decisions, their cost and their reliability."""
         goal, unit, sure = self.goal, "", ""
-        if goal.metric == "margin":
-            unit = " nats"
+        if goal.has_tails:
+            unit = f" {goal.metric.unit}" * bool(goal.metric.unit)
             sure = (
                 " if no unseen example has an effect above the set's bound: "
-                f"{goal.bound:.3g} nats, {self.bound_source}, and more for the {self.n_broken} "
+                f"{goal.bound:.3g}{unit}, {self.bound_source}, and more for the {self.n_broken} "
                 f"of {len(self.sets)} sets that broke it and restarted"
             )
         size = f" (size {goal.least:g}{unit} or less)" if goal.least is not None else ""
@@ -106,7 +108,7 @@ def race(
     data: Any,
     means: MeanActivations | None = None,
     *,
-    metric: str = "margin",
+    metric: MetricLike = "margin",
     least: float | None = None,
     largest: int | None = None,
     error: float = 0.05,
@@ -118,18 +120,23 @@ def race(
 ) -> Race:
     """Decide which interactions are larger than ``least``, or which are the ``largest`` losses.
 
-    Decisions are on means over these examples, of ``"margin"`` (nats) or ``"accuracy"`` (a share).
-    Any of them is wrong with probability ``error``; for margins, if no unseen example has an effect
+    Decisions are on means over these examples of any ``metric``, see `mechcore.ablate`. Any of them
+    is wrong with probability ``error``; except for accuracy, if no unseen example has an effect
     above the set's ``bound``, which a larger one raises: by default ``least / RARE``, and for
-    ``largest`` the span of the full model's margins. Of the sets, `AUDITED` or `AUDITED_SHARE`, or
+    ``largest`` the span of the full model's values. Of the sets, `AUDITED` or `AUDITED_SHARE`, or
     ``n_audited``, run to the end regardless, to count wrong decisions. All else is as in
     `mechcore.ablate`.
 
     Raises:
-        InputError: see `Goal`; or a set is unreadable, has paths, or only one component.
+        InputError: see `Goal`; or a set is unreadable, has paths, or only one component, or the
+            full model's values are all 0 and there is no ``bound``.
     """
-    goal = Goal(least, largest, metric, error, bound)
-    data = as_encoded(model, data, split=options.get("split", "id"))
+    measure, split = as_metric(metric), options.get("split", "id")
+    goal = Goal(least, largest, measure, error, bound)
+    data = as_encoded(model, data_for(measure, model, data, split), split=split)
+    # Of labelled examples these are measured anyway, which warns of a model below chance.
+    if measure not in (ACCURACY, MARGIN) or getattr(data, "correct", None) is not None:
+        options["metric"] = metric
     n_all, chosen = len(data), list[ComponentSet]()
     for cut in as_sets(sets, model):
         if isinstance(cut, PathSet) or len(cut) < 2:
@@ -154,18 +161,24 @@ def race(
         return ablate(model, sets, data.part(drawn), means, **own, **options)
 
     layers, source = 0.0, "as given"
-    if metric == "margin" and bound is None and least:
+    if goal.has_tails and bound is None and least:
         bound, source = least / RARE, f"a mean of {least:g} concentrated in {RARE:.0%} of examples"
-    elif metric == "margin" and bound is None:
+    elif goal.has_tails and bound is None:
         full = ablated([], 0, n_all)
         layers = (full.layers or 0) * n_all
-        bound, source = span_of(full.full.margin), "the span of the full model's margins"
+        bound = span_of(full.full.values(measure.name))
+        source = f"the span of the full model's {measure.name}"
+        if not bound:
+            raise InputError(
+                f"race: {measure.name} of the full model is 0 for every example; expected a bound "
+                "on an interaction's effect on one example (bound)"
+            )
     known = Interactions(chosen, n_all, replace(goal, bound=bound))
     n_looks, spent, exact_layers = known.run(ablated, audited, looks(n_all))
     return Race(
         sets=tuple(chosen),
         goal=known.goal,
-        decisions=known.table(data.examples.name, options.get("split", "id")),
+        decisions=known.table(data.examples.name, split),
         audit=known.audit(np.flatnonzero(audited)),
         n_examples=n_all,
         n_looks=tuple(n_looks),
@@ -176,9 +189,9 @@ def race(
     )
 
 
-def span_of(margins: Float[np.ndarray, " example"]) -> float:
-    """From the lowest to the highest margin or 0 over all examples, in nats; 1 if all are 0."""
-    return float(max(margins.max(), 0) - min(margins.min(), 0)) or 1.0
+def span_of(values: Float[np.ndarray, " example"]) -> float:
+    """From the lowest to the highest value or 0 over all examples."""
+    return float(max(values.max(), 0) - min(values.min(), 0))
 
 
 def looks(n: int) -> Iterator[int]:

@@ -27,6 +27,7 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import CLASS_METRICS, Evaluation
 from mechcore.evaluation.intervals import Statistics, ratio_intervals
+from mechcore.evaluation.metrics import Measured
 from mechcore.evaluation.p_values import ROUNDING, among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.means import MeanActivations
@@ -45,7 +46,11 @@ CORE_DEPENDENCE = Schema(
         *PLACE,
         N,
         *CLUSTERS,
-        Column("metric", "text", "``information``, ``threshold``, ``accuracy`` or ``margin``"),
+        Column(
+            "metric",
+            "text",
+            "``information``, ``threshold``, ``accuracy``, ``margin``; others",
+        ),
         *own_ends("change", "number", "without the component"),
         *own_ends("blind_change", "number", "with the component blind to the core"),
         *own_ends("share", "number", "blind_change / change, if the interval of change excludes 0"),
@@ -74,13 +79,16 @@ class Readers:
     ) -> dict[str, Effect]:
         """Changes of each metric."""
         full, given = self.full, list(answers)
+        measured = full.metric.name if isinstance(full, Measured) else None
         sample = full.samples(members)[""]
         clusters = None if full.clusters is None else full.clusters[members]
         effects: dict[str, Effect] = {}
-        for metric in CLASS_METRICS:
+        for metric in (measured,) if measured else CLASS_METRICS:
             own = full.values(metric)[members]
             without = np.stack([without_one.values(metric)[members] for without_one in given])
             effects[metric] = Effect(float(own.mean()), without - own, sample=sample)
+        if measured:
+            return effects
         correct = full.correct_classes.numpy()[members]
         logits = [without_one.logits for without_one in given]
         if reason_against(correct) or any(of_one is None for of_one in logits):
@@ -139,11 +147,12 @@ def readers_of(
     """Answers of the model when single components do not see the heads of the core.
 
     Receivers are by default all that run after a core head; ``known`` ablations of single
-    components on these examples are reused. Everything else is as in `mechcore.ablate`.
+    components on these examples, by the same ``metric``, are reused. Everything else is as in
+    `mechcore.ablate`.
 
     Raises:
         InputError: see `mechcore.ablate`; or no component runs after the core, or ``known`` comes
-            from other examples, another model or another fill.
+            from other examples, another model, fill or metric.
     """
     heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
@@ -152,7 +161,7 @@ def readers_of(
     sizes: dict[ComponentSet, float] = {}
     if known is not None:
         there = [single for single in alone.values() if single in known.without]
-        sizes = {one: np.abs(known.changes(one, "margin")).mean() for one in there}
+        sizes = {one: np.abs(known.changes(one, known.metrics[-1])).mean() for one in there}
     left = [single for single in alone.values() if single not in sizes]
     again = sorted(sizes, key=lambda single: -sizes[single])[:1]  # to compare with
     sets: list[Cut] = [*left, *again, *cut.values()]
@@ -204,12 +213,14 @@ def beside_random(
 
 def _check_same(known: Evaluation, again: Evaluation) -> None:
     """Check that two evaluations are of one model on the same examples."""
-    same = known.logits.shape == again.logits.shape
-    if not (same and torch.allclose(known.logits, again.logits, rtol=1e-3, atol=1e-3)):
+    before, now = (
+        of.by_example if isinstance(of, Measured) else of.logits.numpy() for of in (known, again)
+    )
+    if not (before.shape == now.shape and np.allclose(before, now, rtol=1e-3, atol=1e-3)):
         raise InputError(
-            f"core: the full model's answers in the known ablations ({len(known.correct)}) differ "
-            f"from those on these examples ({len(again.correct)}); expected ablations of the same "
-            "model on the same examples"
+            f"core: the full model's answers in the known ablations ({len(before)}) differ from "
+            f"those on these examples ({len(now)}); expected ablations of the same model on the "
+            "same examples"
         )
 
 
@@ -217,13 +228,14 @@ def _check_same_ablation(
     of: ComponentSet, known: Ablations, again: Ablations, dtype: torch.dtype
 ) -> None:
     """Check that a set was ablated in the same way in both."""
-    before, now = (ablations.without[of].margin for ablations in (known, again))
+    metric = known.metrics[-1]
+    before, now = (ablations.without[of].values(metric) for ablations in (known, again))
     near = 1e-2 if dtype.itemsize >= 4 else 0.1
     if not np.allclose(before, now, rtol=near, atol=near * max(1.0, float(np.abs(now).mean()))):
         raise InputError(
-            f"core: without {of}, the mean margin is {before.mean():.4g} nats in the known "
-            f"ablations but {now.mean():.4g} when ablated again; expected ablations with the same "
-            "fill, means and seed"
+            f"core: without {of}, the mean {metric} is {before.mean():.4g} in the known ablations "
+            f"but {now.mean():.4g} when ablated again; expected ablations with the same fill, "
+            "means and seed"
         )
 
 
@@ -245,7 +257,7 @@ def core_dependence_table(
             for control in (readers.controls if controlled else [])
         ]
         for metric in own:
-            answers = metric != "margin"
+            answers = metric in (*_PARTS, "accuracy")
             changes, blind_changes = (
                 effects[metric].intervals(answers=answers, **statistics) for effects in (own, blind)
             )
@@ -273,7 +285,8 @@ def largest_readers(dependence: pd.DataFrame, n: int = 10) -> list[str]:
     rows = dependence[dependence["subset"] == ALL]
     outside = rows["split"] == "ood"
     rows = rows[outside] if outside.any() else rows
-    informed = (rows["metric"] == "information").any()
-    rows = rows[rows["metric"] == ("information" if informed else "margin")]
+    metrics = set(rows["metric"])
+    ranked_by = next((name for name in ("information", "margin") if name in metrics), None)
+    rows = rows if ranked_by is None else rows[rows["metric"] == ranked_by]
     sizes = rows["blind_change"].abs().sort_values(ascending=False, kind="stable")
     return rows.loc[sizes[sizes > ROUNDING].index, "receiver"].tolist()[:n]

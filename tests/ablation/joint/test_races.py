@@ -120,7 +120,7 @@ def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.Mo
     assert (found.goal.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
     assert "5 nats, a mean of 0.1 concentrated in 2% of examples" in found.describe()
     found = race(None, many, Rows.of(40), largest=3)
-    assert (found.goal.bound, found.bound_source) == (2.0, "the span of the full model's margins")
+    assert (found.goal.bound, found.bound_source) == (2.0, "the span of the full model's margin")
     found = race(None, many, Rows.of(40), least=0.1, metric="accuracy")
     assert (found.goal.bound, found.n_broken) == (None, 0)
     assert "bound" not in found.describe()
@@ -142,6 +142,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, losses: dict[str, np.ndarray]) -> l
 
     monkeypatch.setattr(races, "ablate", look_up)
     monkeypatch.setattr(races, "as_encoded", lambda model, data, split: data)
+    monkeypatch.setattr(races, "data_for", lambda metric, model, data, split: data)
     monkeypatch.setattr(races, "as_sets", lambda sets, model: sets)
     return asked
 
@@ -288,12 +289,14 @@ def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.Monkey
         ({"least": 0.1, "largest": 2}, "least is 0.1 and largest 2; expected one of them"),
         ({"least": -0.1}, "least is -0.1; expected an effect of 0 or more"),
         ({"least": float("nan")}, "least is nan; expected an effect of 0 or more"),
-        ({"least": 0.1, "metric": "Accuracy"}, "metric is 'Accuracy'; expected 'accuracy' or"),
+        ({"least": 0.1, "metric": "Accuracy"}, "metric 'Accuracy'"),
+        ({"largest": 1, "metric": len}, "race: metric 'len' does not say whether more is better"),
+        ({"largest": 1, "metric": "kl"}, "kl of the full model is 0 for every .* a bound"),
         ({"largest": 0}, "largest is 0; expected at least 1 set"),
         ({"least": 0.1, "error": 1.0}, "error is 1.0; expected a probability between 0 and 1"),
         ({"least": 0.1, "n_audited": -1}, "n_audited is -1; expected at least 2, 1 and 0"),
-        ({"least": 0.1, "bound": 0.0}, "bound is 0.0; expected a number of nats above 0"),
-        ({"least": 0.1, "bound": float("nan")}, "bound is nan; expected a number of nats above"),
+        ({"least": 0.1, "bound": 0.0}, "bound is 0.0; expected a number above 0 in nats"),
+        ({"least": 0.1, "bound": float("nan")}, "bound is nan; expected a number above 0 in nats"),
         (
             {"least": 0.1, "bound": 2.0, "metric": "accuracy"},
             "bound is 2.0; .*none for accuracy",
