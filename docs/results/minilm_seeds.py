@@ -23,13 +23,16 @@ from mechcore.evaluation.p_values import adjusted_p
 RECIPES = {"none": "MNLI alone", "hans": "MNLI + HANS"}
 SEEDS, HEADS, LAYERS = range(5), 12, 6
 SPLITS = {"id": "MNLI", "ood": "HANS"}
+SIDES = "shift_change_ood"
 EFFECTS = {
     "information_change_id": "information, MNLI",
     "information_change_ood": "information, HANS",
-    "shift_change_ood": "answers that change sides, HANS",
+    SIDES: "answers that change sides, HANS",
 }
 OTHER_MEAN = "information_change_ood_mean"
-N_SHOWN = 12
+N_SHOWN = 8
+NAMED = ("L1.H1", "L1.H2", "L2.H9", "L3.H10", "L5.H0")
+"""Heads whose effects out of domain the pages on single models report."""
 
 
 def collect(study: Path, folder: Path) -> None:
@@ -48,6 +51,7 @@ def collect(study: Path, folder: Path) -> None:
         parts["cores"].append(cores[wanted].assign(**place))
         roles = pd.read_csv(tables / "roles.csv")
         attends = pd.read_csv(tables / "head_categories.csv").drop_duplicates("component")
+        roles[SIDES] = -roles[SIDES]  # a share of answers, of which tables make a loss
         roles = roles.merge(attends[["component", "category"]], how="left", on="component")
         wanted = ["component", "category", "role", "sure", "confirmed", *EFFECTS, OTHER_MEAN]
         parts["components"].append(roles[wanted].assign(**place))
@@ -69,6 +73,7 @@ def tables(folder: Path) -> dict[str, str]:
         "heads": _heads(read["cores"], read["components"]),
         "roles": _roles(read["components"]),
         "components": _components(read["components"]),
+        "named": _named(read["components"]),
         "agreement": _agreement(read["components"]),
     }
 
@@ -76,7 +81,8 @@ def tables(folder: Path) -> dict[str, str]:
 def _over_seeds(values: pd.Series) -> str:
     """Mean in percent or points, and its 95 % interval over training seeds, t with 4 df."""
     mean, half = 100 * values.mean(), 100 * stats.t.ppf(0.975, len(values) - 1) * values.sem()
-    return f"{mean:.1f} ({mean - half:.1f} to {mean + half:.1f})"
+    shown, low, high = (f"{round(x, 1) + 0:.1f}" for x in (mean, mean - half, mean + half))
+    return f"{shown} ({low} to {high})"
 
 
 def _models(models: pd.DataFrame) -> str:
@@ -112,14 +118,19 @@ def _cores(cores: pd.DataFrame) -> str:
         chance = ", ".join(f"{x:.1f}" for x in part["expected_by_chance"])
         sets = [set(heads.split()) for heads in part["heads"]]
         everywhere = set.intersection(*sets)
-        rows.append([RECIPES[recipe], sizes, chance, str(len(everywhere)), f"{_chance(sets):.1f}"])
-    head = ["training", "heads in each core", "by chance", "in all five", "by chance"]
+        rows.append([RECIPES[recipe], sizes, chance, str(len(everywhere)), f"{_chance(sets):.2g}"])
+    sets = [set(heads.split()) for heads in cores["heads"]]
+    in_all = set.intersection(*sets)
+    rows.append(["both, ten models", "", "", str(len(in_all)), f"{_chance(sets):.1g}"])
+    head = ["training", "heads in each core", "by chance", "in all cores", "by chance"]
     return markdown(head, rows)
 
 
 def _chance(sets: list[set[str]]) -> float:
     """Heads in all cores, if each had its number of heads in each layer at random."""
-    layers = [[sum(Component(h).layer == layer for h in s) for s in sets] for layer in range(LAYERS)]
+    layers = [
+        [sum(Component(h).layer == layer for h in s) for s in sets] for layer in range(LAYERS)
+    ]
     return float(sum(HEADS * np.prod([n / HEADS for n in counts]) for counts in layers))
 
 
@@ -144,10 +155,10 @@ def _roles(components: pd.DataFrame) -> str:
         n = part.groupby("training_seed").size().reindex(SEEDS, fill_value=0)
         n_sure = part[part["sure"]].groupby("training_seed").size().reindex(SEEDS, fill_value=0)
         seeds = part.groupby("component").size()
-        most = [f"{c} ({k})" for c, k in seeds[seeds >= 3].sort_values(ascending=False).items()]
+        most = sorted(seeds[seeds == len(SEEDS)].index, key=Component)
         cells = [", ".join(map(str, counts)) for counts in (n, n_sure)]
         rows.append([RECIPES[recipe], role, *cells, ", ".join(most) or "none"])
-    return markdown(["training", "role", "components by seed", "sure", "in three seeds or more"], rows)
+    return markdown(["training", "role", "components by seed", "sure", "in all five seeds"], rows)
 
 
 _IDLE = "no detectable effect"
@@ -167,15 +178,31 @@ def _tested(components: pd.DataFrame) -> pd.DataFrame:
 def _components(components: pd.DataFrame) -> str:
     """Components whose mean change over seeds is shown, largest first."""
     tested, rows = _tested(components), []
-    for (recipe, effect), part in tested[tested["p"] < 0.05].groupby(["recipe", "effect"], sort=False):
+    for (recipe, effect), part in tested[tested["p"] < 0.05].groupby(
+        ["recipe", "effect"], sort=False
+    ):
         of = components[components["recipe"] == recipe].set_index("component")
         means = of.groupby("component")[effect].mean().loc[part["component"]]
         for name in means.abs().nlargest(N_SHOWN).index:
-            other = _over_seeds(of.loc[name, OTHER_MEAN]) if "ood" in effect else ""
-            other = other if effect.startswith("information") else ""
-            cells = [name, _over_seeds(of.loc[name, effect]), other]
-            rows.append([RECIPES[recipe], EFFECTS[effect], *cells])
-    return markdown(["training", "change", "component", "points", "with the HANS mean"], rows)
+            figure = _over_seeds(of.loc[name, effect])
+            rows.append([RECIPES[recipe], EFFECTS[effect], name, figure])
+    return markdown(["training", "change", "component", "points"], rows)
+
+
+def _named(components: pd.DataFrame) -> str:
+    effects = ("information_change_ood", OTHER_MEAN, SIDES)
+    rows = []
+    for recipe, name in product(RECIPES, NAMED):
+        of = components[(components["recipe"] == recipe) & (components["component"] == name)]
+        rows.append([name, RECIPES[recipe], *(_over_seeds(of[effect]) for effect in effects)])
+    head = [
+        "head",
+        "training",
+        "information, HANS",
+        "with the HANS mean",
+        "answers that change sides",
+    ]
+    return markdown(head, rows)
 
 
 def _agreement(components: pd.DataFrame) -> str:

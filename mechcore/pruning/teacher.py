@@ -108,7 +108,7 @@ class Teacher:
         fill: FillMaker = "mean",
         dropout_seeds: Sequence[int] = (),
     ) -> tuple[Float[Tensor, " masks"], Float[Tensor, "masks *draw layer component"]]:
-        """KL(full model || subnetwork) of every mask, nats, batch mean, and its gradient.
+        """KL(full model || subnetwork), or loss, of every mask, batch mean, and its gradient.
 
         With ``dropout_seeds``, one for each mask, masked models run in turn, with dropout.
         """

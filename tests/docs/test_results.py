@@ -54,6 +54,7 @@ def test_every_table_of_a_page_is_made_from_the_tables_of_its_studies(name: str)
         ("minilm-atlas", ("| training |",)),
         ("smollm2-agreement", ("| model |",)),
         ("smollm2-ioi", ("| model |",)),
+        ("minilm-seeds", ("| time |",)),
     ],
 )
 def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
