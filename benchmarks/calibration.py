@@ -97,10 +97,10 @@ class Answered:
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Ablations, Readers]:
         """Those to ``n`` texts drawn at random."""
-        rows, each = rng.choice(len(self.chance), n, p=self.chance), self.readers
-        without = {c: answers.part(rows) for c, answers in each.without.items()}
-        blind = {c: answers.part(rows) for c, answers in each.blind.items()}
-        readers = Readers(each.full.part(rows), without, blind, [], each.data, each.split)
+        rows, whole = rng.choice(len(self.chance), n, p=self.chance), self.readers
+        without = {c: answers.part(rows) for c, answers in whole.without.items()}
+        blind = {c: answers.part(rows) for c, answers in whole.blind.items()}
+        readers = Readers(whole.full.part(rows), without, blind, [], whole.data, whole.split)
         return self.ablations.part(rows), readers
 
     def true_mean(self, values: Float[np.ndarray, " text"], subset: str) -> float:
@@ -133,18 +133,18 @@ def answered(noise: float, *, chosen: bool = True) -> Answered:
     wanted += [ComponentSet.of(pair) for pair in itertools.combinations(parts, 2)]
     wanted += sets.subsets(TOGETHER) if chosen else []
     options: dict[str, Any] = {"split": "id", "batch_size": 256}
-    found = ablate(model, list(dict.fromkeys(wanted)), texts, means, **options)
+    ablations = ablate(model, list(dict.fromkeys(wanted)), texts, means, **options)
     readers = readers_of(model, SENDERS, texts, means, receivers=RECEIVERS, **options)
-    return Answered(found, readers, chance)
+    return Answered(ablations, readers, chance)
 
 
 def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
     """What every interval is for, by figure, set, subset and metric."""
-    every, found = known.ablations, dict[tuple[str, str, str, str], float]()
+    every, truth = known.ablations, dict[tuple[str, str, str, str], float]()
     subsets = [*every.full.subset_names, ALL]
     changes = {
-        (str(each), metric): every.changes(each, metric)
-        for each in every.sets
+        (str(cut), metric): every.changes(cut, metric)
+        for cut in every.sets
         for metric in CLASS_METRICS
     }
     for subset, metric in itertools.product(subsets, CLASS_METRICS):
@@ -153,21 +153,21 @@ def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
             for (name, of), values in changes.items()
             if of == metric
         }
-        for each in every.sets:
-            name, names = str(each), [str(c) for c in each.components]
-            found["change", name, subset, metric] = value[name]
-            if len(each) > 1:
+        for cut in every.sets:
+            name, names = str(cut), [str(c) for c in cut.components]
+            truth["change", name, subset, metric] = value[name]
+            if len(cut) > 1:
                 pair = value[name] - sum(value[c] for c in names)
-                found["interaction", name, subset, metric] = pair
+                truth["interaction", name, subset, metric] = pair
         for name, size in _dividends(value).items():
-            found["dividend", name, subset, metric] = size
+            truth["dividend", name, subset, metric] = size
         for component in TOGETHER:
             shares = [
                 size / len(name.split("+"))
                 for name, size in _dividends(value).items()
                 if str(component) in name.split("+")
             ]
-            found["Shapley value", str(component), subset, metric] = sum(shares)
+            truth["Shapley value", str(component), subset, metric] = sum(shares)
         for receiver in RECEIVERS:
             alone, blind = (
                 known.true_mean(
@@ -175,22 +175,22 @@ def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
                 )
                 for answers in (known.readers.without, known.readers.blind)
             )
-            found["change when blind", str(receiver), subset, metric] = blind
-            found["dependence", str(receiver), subset, metric] = blind / alone
-    return found
+            truth["change when blind", str(receiver), subset, metric] = blind
+            truth["dependence", str(receiver), subset, metric] = blind / alone
+    return truth
 
 
 def _dividends(changes: Mapping[str, float]) -> dict[str, float]:
     """Dividends of all subsets of `TOGETHER`, by inclusion and exclusion."""
-    found = {}
+    terms = {}
     for size in range(1, len(TOGETHER) + 1):
         for members in itertools.combinations(sorted(TOGETHER), size):
-            found["+".join(map(str, members))] = sum(
+            terms["+".join(map(str, members))] = sum(
                 (-1) ** (size - n) * changes["+".join(map(str, part))]
                 for n in range(1, size + 1)
                 for part in itertools.combinations(members, n)
             )
-    return found
+    return terms
 
 
 def intervals(ablations: Ablations, readers: Readers, seed: int) -> Iterator[tuple[Any, ...]]:
@@ -244,9 +244,9 @@ def errors(n: int, n_samples: int, correction: Correction, seed: int = 0) -> dic
         For each of both the mean share of false ones among discoveries, the share of samples with
         any, and the share of true ones that are discovered.
     """
-    known, found = answered(0.0, chosen=False), dict[str, float]()
+    known, shares = answered(0.0, chosen=False), dict[str, float]()
     for kind, size in (("singles", 1), ("pairs", 2)):
-        of = [each for each in known.ablations.sets if len(each) == size]
+        of = [cut for cut in known.ablations.sets if len(cut) == size]
         is_true = (
             np.abs([known.true_mean(row, ALL) for row in _effects(known.ablations, of)]) > TINY
         )
@@ -256,22 +256,22 @@ def errors(n: int, n_samples: int, correction: Correction, seed: int = 0) -> dic
             said = corrected(_effects(sample, of), correction, seed=number)[1] <= LEVEL
             false.append((said & ~is_true).sum() / max(1, said.sum()))
             power.append(said[is_true].mean())
-        found |= {
+        shares |= {
             f"{kind}: false": float(np.mean(false)),
             f"{kind}: any false": float(np.mean(np.array(false) > 0)),
             f"{kind}: found": float(np.mean(power)),
         }
-    return found
+    return shares
 
 
 def _effects(ablations: Ablations, chosen: Sequence[ComponentSet]) -> Float[np.ndarray, "set text"]:
     """Changes of the margin, or interactions of sets of two."""
-    changes = {each: ablations.changes(each, "margin") for each in ablations.sets}
+    changes = {cut: ablations.changes(cut, "margin") for cut in ablations.sets}
     alone = {
-        each: sum(changes[ComponentSet((c,))] for c in each.components) if len(each) > 1 else 0
-        for each in chosen
+        cut: sum(changes[ComponentSet((c,))] for c in cut.components) if len(cut) > 1 else 0
+        for cut in chosen
     }
-    return np.stack([changes[each] - alone[each] for each in chosen])
+    return np.stack([changes[cut] - alone[cut] for cut in chosen])
 
 
 def core_p(n_samples: int, seed: int = 0) -> dict[str, float]:

@@ -102,7 +102,7 @@ def coverage(name: str, n_clusters: int, effect: float, n_samples: int, seed: in
     for start in range(0, n_samples, BLOCK):
         rng = np.random.default_rng([seed, n_clusters, start])
         drawn = [draw(rng, clusters, shared) for _ in range(min(BLOCK, n_samples - start))]
-        values, truth = np.stack([each for each, _ in drawn]), drawn[0][1]
+        values, truth = np.stack([value for value, _ in drawn]), drawn[0][1]
         for j, sample in enumerate((clusters, None)):
             options: dict[str, Any] = {"clusters": sample}
             if kind == "share":
@@ -130,8 +130,8 @@ def information(n_clusters: int, shared: float, n_samples: int, figure: str, see
         full, other = (biased if figure == "information" else noisier)(rng, 1.2 * correct)
         parts = decompose(full, other[None], correct, clusters=clusters, seed=i)
         effect = getattr(parts, figure)
-        for j, each in enumerate((effect, replace(effect, sample=Sample()))):
-            (interval,) = each.intervals(n_resamples=500 if j == 0 else 2, seed=i)
+        for j, estimate in enumerate((effect, replace(effect, sample=Sample()))):
+            (interval,) = estimate.intervals(n_resamples=500 if j == 0 else 2, seed=i)
             inside[j] += interval.low <= 0 <= interval.high
         changes.append(effect.changes[0])
         errors.append(replace(effect, sample=Sample()).errors()[0])
@@ -163,7 +163,7 @@ def roles(make: Callable[..., Ablations], n_draws: int, *, known: bool, seed: in
     for draw in range(n_draws):
         both = [make([seed, draw, ood], ood=bool(ood)) for ood in (0, 1)]
         if not known:
-            both = [replace(each, full=replace(each.full, clusters=None)) for each in both]
+            both = [replace(e, full=replace(e.full, clusters=None)) for e in both]
         table = component_roles(*(information_table(e, n_resamples=2, seed=draw) for e in both))
         false.append(false_discoveries(table)[0])
         named = table.set_index("component")["role"]
@@ -180,7 +180,7 @@ def differ(first: np.ndarray, second: np.ndarray, clusters: tuple[Any, Any]) -> 
     if clusters[0] is None:
         sizes = [np.ones(first.shape[1]), np.ones(second.shape[1])]
     variances = np.square(errors)
-    df = [degrees_of_freedom(each) for each in sizes]
+    df = [degrees_of_freedom(n) for n in sizes]
     total = variances.sum(0)
     df_of_both = total**2 / (variances**2 / np.array(df)[:, None]).sum(0)
     t = (first.mean(1) - second.mean(1)) / np.sqrt(total)
@@ -194,7 +194,7 @@ def halves(values: np.ndarray, clusters: np.ndarray, n_splits: int, seed: int = 
         Between random halves, by example; between halves of the clusters, by example; and between
         these, by cluster.
     """
-    rng, found = np.random.default_rng(seed), []
+    rng, shares = np.random.default_rng(seed), []
     numbers = np.unique(clusters)
     for _ in range(n_splits):
         drawn = rng.permutation(values.shape[1]) < values.shape[1] // 2
@@ -203,8 +203,8 @@ def halves(values: np.ndarray, clusters: np.ndarray, n_splits: int, seed: int = 
         for part, by in ((drawn, None), (chosen, None), (chosen, clusters)):
             whose = (None, None) if by is None else (by[part], by[~part])
             tests.append(differ(values[:, part], values[:, ~part], whose).mean())
-        found.append(tests)
-    return [float(each) for each in np.mean(found, axis=0)]
+        shares.append(tests)
+    return [float(share) for share in np.mean(shares, axis=0)]
 
 
 def main() -> None:
@@ -239,7 +239,7 @@ def main() -> None:
                 f"roles, {name}, given: {known}: false {false:.3f}, right {right:.3f}", flush=True
             )
     made = with_templates([seed], 60, 0.3, ood=True)
-    rows = np.stack([made.changes(each, "margin") for each in made.sets])
+    rows = np.stack([made.changes(cut, "margin") for cut in made.sets])
     print("halves differ:", halves(rows, made.full.clusters, 100, seed))  # type: ignore[arg-type]
 
 

@@ -98,8 +98,8 @@ class Inputs:
         alike = of_lengths([PAIR] * self.batch, rng, vocabulary=vocabulary)
         longest = of_lengths([PADDED] * self.batch, rng, vocabulary=vocabulary)
         self.pairs, self.alike, self.longest = (
-            each if segments else replace(each, token_type_ids=None)
-            for each in (pairs, alike, longest)
+            data if segments else replace(data, token_type_ids=None)
+            for data in (pairs, alike, longest)
         )
 
 
@@ -137,10 +137,10 @@ def pruning_step(model: Any, data: Any, means: MeanActivations, settings: Any) -
     trainings = [MaskTraining(settings, shape, 0.5, i) for i in range(settings.masks_per_pass)]
 
     def step() -> None:
-        values = torch.stack([each.draw() for each in trainings])
+        values = torch.stack([training.draw() for training in trainings])
         losses, gradients = teacher.kl_gradients(values, means, rows)
-        for each, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
-            each.update(kl, gradient)
+        for training, kl, gradient in zip(trainings, losses.tolist(), gradients, strict=True):
+            training.update(kl, gradient)
 
     return step
 

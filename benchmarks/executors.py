@@ -58,10 +58,10 @@ def compare(steps: int, n_seeds: int, folder: Path) -> dict[str, float]:
     start = time.perf_counter()
     ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
     started = time.perf_counter() - start
-    parallel, found = timed(config, folder / "ray", workers)
+    parallel, masks = timed(config, folder / "ray", workers)
     ray.shutdown()
-    different = [name for name in expected if not torch.equal(expected[name], found[name])]
-    if different or expected.keys() != found.keys():
+    different = [name for name in expected if not torch.equal(expected[name], masks[name])]
+    if different or expected.keys() != masks.keys():
         raise SystemExit(f"other masks on Ray: {', '.join(different)}")
     return {"serial": serial, "ray": parallel, "start": started}
 
@@ -72,8 +72,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=12)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = compare(options.steps, options.seeds, Path(folder))
-    serial, parallel, start = found["serial"], found["ray"], found["start"]
+        seconds = compare(options.steps, options.seeds, Path(folder))
+    serial, parallel, start = seconds["serial"], seconds["ray"], seconds["start"]
     print(f"{options.seeds} seeds, {options.steps} steps, one thread a job, same masks")
     print(f"one after another: {serial:.1f} s")
     print(f"{WORKERS} Ray workers:     {parallel:.1f} s, ratio {parallel / serial:.2f}")

@@ -72,10 +72,10 @@ def models(layers: int, quick: bool) -> tuple[Any, dict[str, torch.Tensor], Any,
             after.get_parameter(name).add_(change)
     with tempfile.TemporaryDirectory() as folder, without_bars():
         loaded = []
-        for name, each in (("before", plain), ("after", after)):
-            each.save_pretrained(Path(folder, name))
+        for name, model in (("before", plain), ("after", after)):
+            model.save_pretrained(Path(folder, name))
             loaded.append(load_model(Path(folder, name)))
-    before, now = (named_weights(each) for each in loaded)
+    before, now = (named_weights(model) for model in loaded)
     names = trainable_names(loaded[0])
     return plain, delta, loaded[0], WeightDelta({n: now[n] - before[n] for n in names})
 
@@ -92,20 +92,20 @@ def run_plain(
     rows = []
     for row, others in enumerate(counterfactuals(data, count)[:n]):
         right = int(data.answers[row])
-        each = [
+        scores = [
             plain_scores(
                 plain, delta, data.prompt_ids[row], data.prompt_ids[other], data.option_ids, right
             )
             for other in others
         ]
-        rows.append({name: torch.stack([s[name] for s in each]).mean(0) for name in each[0]})
+        rows.append({name: torch.stack([s[name] for s in scores]).mean(0) for name in scores[0]})
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def run_mechcore(
     model: Any, delta: WeightDelta, data: EncodedFacts, batch_size: int, count: int
 ) -> dict[str, torch.Tensor]:
-    found = extractive_scores(
+    scores = extractive_scores(
         model,
         data,
         delta,
@@ -114,17 +114,17 @@ def run_mechcore(
         batch_size=batch_size,
     )
     return {
-        f"{kind} {which}": getattr(getattr(found, kind), which)
+        f"{kind} {which}": getattr(getattr(scores, kind), which)
         for kind in ("informative", "upstream", "downstream")
         for which in ("heads", "mlps")
     }
 
 
-def difference(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+def difference(scores: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """Largest difference of a score, as a share of the largest score of its kind."""
     return max(
-        float((found[name][: len(each)] - each).abs().max() / each.abs().max())
-        for name, each in expected.items()
+        float((scores[name][: len(plain)] - plain).abs().max() / plain.abs().max())
+        for name, plain in expected.items()
     )
 
 
@@ -172,12 +172,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         {
             "variant": name,
             "counterfactuals": count,
-            "seconds per point": statistics.median(each[name, count] for each in rounds),
+            "seconds per point": statistics.median(times[name, count] for times in rounds),
             f"times {first}": "{:.2f} ({:.2f}-{:.2f})".format(
-                *spread([each[name, count] / each[name, first] for each in rounds])
+                *spread([times[name, count] / times[name, first] for times in rounds])
             ),
             "plain hooks take": "{:.1f} ({:.1f}-{:.1f})".format(
-                *spread([each[PLAIN, count] / each[name, count] for each in rounds])
+                *spread([times[PLAIN, count] / times[name, count] for times in rounds])
             ),
         }
         for name in runs

@@ -96,11 +96,11 @@ class FullForwards:
         batches = list(batches_of(data, batch_size, by_length=self.by_length))
         inputs = [{k: b[k].to(self.device) for k in INPUTS if k in b} for b in batches]
         order = torch.cat([batch["index"] for batch in batches]).argsort()
-        found = []
+        logits = []
         for heads in sets:
             with self.without(heads) as run:
-                found.append(torch.cat([run(batch) for batch in inputs]).cpu()[order])
-        return torch.stack(found)
+                logits.append(torch.cat([run(batch) for batch in inputs]).cpu()[order])
+        return torch.stack(logits)
 
     def output(self, layer: int) -> str:
         """Where a layer's W_O is in the Hugging Face model."""
@@ -247,10 +247,10 @@ def by_layer(heads: Heads) -> dict[int, list[int]]:
 
 def versions() -> dict[str, str]:
     """Versions of the packages compared, as far as they are installed."""
-    found = {}
+    installed = {}
     for name in ("torch", "transformers", "transformer-lens", "pyvene", "nnsight"):
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed

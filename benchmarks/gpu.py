@@ -94,12 +94,12 @@ class Timed:
     Attributes:
         seconds: of every round.
         peak: of memory, MiB.
-        found: what the last run returned.
+        result: what the last run returned.
     """
 
     seconds: list[float]
     peak: float
-    found: Any
+    result: Any
 
 
 def timed(
@@ -118,7 +118,7 @@ def timed(
     """
     clock.check()
     start = time.perf_counter()
-    found = (warm_up or run)()
+    result = (warm_up or run)()
     finish(device)
     clock.check(times * rounds * (time.perf_counter() - start))
     forget_peak(device)
@@ -126,11 +126,11 @@ def timed(
     for _ in range(rounds):
         finish(device)
         start = time.perf_counter()
-        found = run()
+        result = run()
         finish(device)
         seconds.append(time.perf_counter() - start)
     print(f"{what}: {min(seconds):.3g} s", flush=True)
-    return Timed(seconds, peak(device), found)
+    return Timed(seconds, peak(device), result)
 
 
 def finish(device: str) -> None:
@@ -153,13 +153,13 @@ def sweeps(case: Case, shape: ModelShape) -> dict[str, tuple[list[ComponentSet],
         return list(every[:: max(1, len(every) // case.sample)][: case.sample])
 
     heads: list[tuple[int, int]] = [(h.layer, h.head) for h in shape.heads]
-    found = {SINGLES: (sets.singles(shape), sample([(head,) for head in heads]))}
+    wanted = {SINGLES: (sets.singles(shape), sample([(head,) for head in heads]))}
     if case.in_full:
         every: list[Heads] = list(itertools.combinations(heads, 2))
         order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0))
         pairs = [every[i] for i in order[:PAIRS].tolist()]
-        found[f"{len(pairs)} pairs"] = ([component_set(each) for each in pairs], sample(pairs))
-    return found
+        wanted[f"{len(pairs)} pairs"] = ([component_set(pair) for pair in pairs], sample(pairs))
+    return wanted
 
 
 def swept(
@@ -171,8 +171,8 @@ def swept(
     data: EncodedExamples,
 ) -> Tensor:
     """Sweep all sets; logits without some of them, [set, example, class]."""
-    found = ablate(model, every, data, means, batch_size=BATCH_SIZE, split="ood", **options)
-    without = found.without
+    ablations = ablate(model, every, data, means, batch_size=BATCH_SIZE, split="ood", **options)
+    without = ablations.without
     return torch.stack([torch.from_numpy(without[component_set(h)].logits) for h in chosen])
 
 
@@ -207,14 +207,14 @@ def sweep_rows(name: str, case: Case, device: str, clock: Clock) -> Iterator[Row
                 raise
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             return {"model": name, "what": sweep, "variant": variant, "left out": why}
-        seconds = [share * each for each in timing.seconds]
+        seconds = [share * taken for taken in timing.seconds]
         timings[sweep][variant] = replace(timing, seconds=seconds)
         dtype = PRECISIONS.get(variant, case.dtype)
         return {
             **measured(name, sweep, variant, dtype, timings[sweep], AS_WRITTEN),
             "sets": len(every),
             "examples": len(data),
-            "logits apart": apart(timing.found, timings[sweep][AS_WRITTEN].found),
+            "logits apart": apart(timing.result, timings[sweep][AS_WRITTEN].result),
         }
 
     plain = case.model(device)
@@ -244,20 +244,20 @@ def apart(got: Tensor, expected: Tensor) -> float:
 
 
 def measured(
-    name: str, what: str, variant: str, dtype: str, found: dict[str, Timed], beside: str
+    name: str, what: str, variant: str, dtype: str, timings: dict[str, Timed], beside: str
 ) -> Row:
     """What was measured of a variant, with the ratio to another."""
-    each = found[variant]
-    ratios = zip(found[beside].seconds, each.seconds, strict=True)
+    own = timings[variant]
+    ratios = zip(timings[beside].seconds, own.seconds, strict=True)
     return {
         "model": name,
         "what": what,
         "variant": variant,
         "dtype": dtype,
-        "seconds": min(each.seconds),
+        "seconds": min(own.seconds),
         "times as fast": spread([a / b for a, b in ratios]),
         "beside": beside,
-        "peak MiB": each.peak,
+        "peak MiB": own.peak,
     }
 
 
@@ -269,8 +269,8 @@ def pruning_rows(name: str, case: Case, device: str, steps: int, clock: Clock) -
 
     def run(trained: Sequence[Ours]) -> None:
         for _ in range(steps):
-            for each in trained:
-                each.step()
+            for training in trained:
+                training.step()
 
     with frozen(model):
         ours = partial(Ours, model, data, means)

@@ -57,9 +57,9 @@ class Case:
         return load_model(_bridge("random", type(made).__name__, made, None))
 
     def data(self) -> EncodedExamples:
-        found = examples(self.examples, vocabulary=self.config.vocab_size)
-        types = found.token_type_ids if self.config.model_type == "bert" else None
-        return replace(found, token_type_ids=types)
+        encoded = examples(self.examples, vocabulary=self.config.vocab_size)
+        types = encoded.token_type_ids if self.config.model_type == "bert" else None
+        return replace(encoded, token_type_ids=types)
 
 
 def bert(**changes: Any) -> Any:

@@ -93,18 +93,18 @@ def coverage(name: str, n: int, n_samples: int, seed: int = 0) -> tuple[float, f
     """
     design = DESIGNS[name]
     rng = np.random.default_rng(seed)
-    found, percentile = 0, 0
+    covered, percentile = 0, 0
     for start in range(0, n_samples, BLOCK):
         samples = design.draw(rng, (min(BLOCK, n_samples - start), n))
         if design.kind == "share":
             intervals = [share_interval(row) for row in samples]
         else:
             intervals = mean_intervals(samples, answers=design.kind == "answers", seed=seed + start)
-        found += sum(each.low <= design.mean <= each.high for each in intervals)
+        covered += sum(interval.low <= design.mean <= interval.high for interval in intervals)
         means = samples @ bootstrap_weights(n, 1000, seed + start)
         low, high = np.quantile(means, [0.025, 0.975], axis=1)
         percentile += int(((low <= design.mean) & (design.mean <= high)).sum())
-    return found / n_samples, percentile / n_samples
+    return covered / n_samples, percentile / n_samples
 
 
 if __name__ == "__main__":

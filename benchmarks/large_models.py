@@ -179,13 +179,13 @@ def kept_bytes(shape: Shape, dtype: str) -> float:
         model = build(small, DTYPES[dtype], "cpu")
         batch = {"input_ids": torch.ones(1, PAIR, dtype=torch.long)}
         means = MeanActivations.compute(model, batch, n_samples=0)
-        weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
-        found: dict[int, int] = {}
+        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        sizes: dict[int, int] = {}
 
-        def keep(tensor: Any, weights: Any = weights, found: Any = found) -> Any:
+        def keep(tensor: Any, weights: Any = weights, sizes: Any = sizes) -> Any:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in weights:
-                found[storage.data_ptr()] = storage.nbytes()
+                sizes[storage.data_ptr()] = storage.nbytes()
             return tensor
 
         values = torch.full_like(Mask.full(model).values, 0.5).requires_grad_()
@@ -194,7 +194,7 @@ def kept_bytes(shape: Shape, dtype: str) -> float:
             masked(model, Mask(values), means) as run,
         ):
             logits = run(batch)
-        kept.append(sum(found.values()))
+        kept.append(sum(sizes.values()))
         del logits
     return (kept[1] - kept[0]) / PAIR
 
@@ -289,8 +289,8 @@ def main() -> None:
         if name == ALL:
             print(json.dumps({name: kept_bytes(shape, dtype) for name, shape in shapes.items()}))
             return
-        found = measure(shapes[name], dtype, arguments.repeats, arguments.device, rows)
-        print(json.dumps(asdict(found)))
+        measured = measure(shapes[name], dtype, arguments.repeats, arguments.device, rows)
+        print(json.dumps(asdict(measured)))
         return
     table: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
@@ -358,11 +358,11 @@ def described(
     }
 
 
-def check(name: str, dtype: str, smaller: str, found: Cost, predicted: Cost) -> dict[str, Any]:
+def check(name: str, dtype: str, smaller: str, cost: Cost, predicted: Cost) -> dict[str, Any]:
     """A row of the second table: predicted figures, and their errors."""
     row: dict[str, Any] = {"model": name, "dtype": dtype, "from": smaller}
     for key in ("forward_s", "step_s", "forward_gib", "step_gib"):
-        value, wanted = getattr(predicted, key), getattr(found, key)
+        value, wanted = getattr(predicted, key), getattr(cost, key)
         row[key.replace("_", " ")] = f"{value:.3g} ({value / wanted - 1:+.0%})"
     return row
 

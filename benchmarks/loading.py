@@ -84,7 +84,7 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
     load_model(folder)  # registers the adapter of its architecture
     timed = [{name: seconds(VARIANTS[name], folder) for name in VARIANTS} for _ in range(rounds)]
     shortest = {
-        name: [min(each) for each in zip(*(t[name] for t in timed), strict=True)]
+        name: [min(times) for times in zip(*(t[name] for t in timed), strict=True)]
         for name in VARIANTS
     }
     return [
@@ -110,7 +110,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         folders = save_shapes(Path(folder), options.layers, options.quick)
-        rows = [row for each in folders for row in measure(each, options.rounds)]
+        rows = [row for saved in folders for row in measure(saved, options.rounds)]
     print(pd.DataFrame(rows).round(3).to_string(index=False))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

@@ -70,10 +70,10 @@ def variants(model: Any, n_examples: int, n_tokens: int) -> dict[str, Callable[[
     def theirs() -> torch.Tensor:
         with contextlib.redirect_stderr(io.StringIO()):
             _, cache = model.run_with_cache(clean)
-            found = patching.get_act_patch_attn_head_out_all_pos(
+            effects = patching.get_act_patch_attn_head_out_all_pos(
                 model, corrupted, cache, difference
             )
-        return found.flatten()
+        return effects.flatten()
 
     def ours(metric: str) -> Callable[[], torch.Tensor]:
         heads = sets.singles(model, mlps=False)
@@ -99,8 +99,8 @@ def measured(shape: dict[str, int], n_examples: int, n_tokens: int, rounds: int)
         "examples": n_examples,
         "tokens": n_tokens,
         "seconds of each round": timed,
-        "times as fast": spread([each[THEIRS] / each[OURS] for each in timed]),
-        "cost beside the margin": spread([each[OURS] / each[MARGIN] for each in timed]),
+        "times as fast": spread([times[THEIRS] / times[OURS] for times in timed]),
+        "cost beside the margin": spread([times[OURS] / times[MARGIN] for times in timed]),
         "largest difference": float((values[THEIRS] - values[OURS]).abs().max()),
         "largest value": float(values[THEIRS].abs().max()),
     }

@@ -85,7 +85,7 @@ class PathLoop(RawHooks):
 
         Forwards are those of the whole model for every batch.
         """
-        found, order, n = [], [], 0
+        logits, order, n = [], [], 0
         for batch in data.batches(batch_size):
             run = partial(self.model, **{k: batch[k].to(self.device) for k in INPUTS if k in batch})
             order.append(batch["index"])
@@ -95,8 +95,8 @@ class PathLoop(RawHooks):
             n = 1
             rows = []
             views: dict[frozenset[Component], tuple[dict[Component, Tensor], Tensor]] = {}
-            for each in paths:
-                [(receiver, senders)] = each.senders.items()
+            for path in paths:
+                [(receiver, senders)] = path.senders.items()
                 if senders not in views:
                     views[senders], n = self._view(senders, clean, means, run), n + 1
                 seen, answer = views[senders]
@@ -106,8 +106,8 @@ class PathLoop(RawHooks):
                 blind, n = receiver.component, n + 1
                 with self._outputs(lambda c, x, at=blind, to=seen: to[c] if c == at else x):
                     rows.append(run().logits)
-            found.append(torch.stack(rows or [full]))
-        return torch.cat(found, 1)[:, torch.cat(order).argsort()].cpu(), n
+            logits.append(torch.stack(rows or [full]))
+        return torch.cat(logits, 1)[:, torch.cat(order).argsort()].cpu(), n
 
     def _view(
         self, senders: frozenset[Component], clean: Mapping[Component, Tensor], means: Any, run: Any
@@ -129,7 +129,7 @@ class PathLoop(RawHooks):
 
 def forwards(paths: Sequence[PathSet]) -> int:
     """Those of the whole model that the loop of raw hooks would take for all paths."""
-    ends = [next(iter(each.senders.items())) for each in paths]
+    ends = [next(iter(path.senders.items())) for path in paths]
     receivers = sum(receiver.component is not None for receiver, _ in ends)
     return 1 + len({senders for _, senders in ends}) + receivers
 
@@ -172,8 +172,8 @@ class Comparison:
             SystemExit: they differ.
         """
         plain, _ = loop.cut(self.sample, self.data, self.bench.means, self.bench.batch_size)
-        found = self.ablate(self.sample)
-        ours = np.stack([found.without[each].logits for each in self.sample])
+        ablations = self.ablate(self.sample)
+        ours = np.stack([ablations.without[path].logits for path in self.sample])
         difference = float(np.abs(ours - plain.numpy()).max())
         if not difference < MAX_DIFFERENCE:
             raise SystemExit(f"{self.name}: logits differ from raw hooks by {difference:.2g}")
@@ -199,8 +199,8 @@ class Comparison:
 def comparisons(bench: Bench, n_peer: int) -> list[Comparison]:
     """Both, on the examples of the bench's sweeps."""
     shape = bench.shape
-    alone = [ComponentSet((each,)) for each in shape.components]
-    pairs = [ComponentSet(each) for each in itertools.combinations(shape.components, 2)]
+    alone = [ComponentSet((component,)) for component in shape.components]
+    pairs = [ComponentSet(pair) for pair in itertools.combinations(shape.components, 2)]
     one = sets.paths(SENDERS, "all", bench.model)
     every = sets.paths("all", ["heads", "mlps"], bench.model, together=False)
     some, fewer = (sweep.data for sweep in bench.sweeps)
@@ -221,31 +221,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if (options.model is None) != (options.data is None):
         parser.error("--model and --data belong together")
     torch.set_num_threads(options.threads)
-    names = [each.name for each in fields(Settings) if hasattr(options, each.name)]
+    names = [setting.name for setting in fields(Settings) if hasattr(options, setting.name)]
     settings = Settings(peer_sets=1, **{name: getattr(options, name) for name in names})
     print(f"load average at the start: {os.getloadavg()[0]:.1f}")
     results = []
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(settings, Path(folder))
         loop = PathLoop(bench.source, bench.means, bench.device)
-        for each in comparisons(bench, options.peer_paths):
-            difference = each.difference(loop)
-            timed = [each.seconds(loop) for _ in range(options.rounds)]
+        for case in comparisons(bench, options.peer_paths):
+            difference = case.difference(loop)
+            timed = [case.seconds(loop) for _ in range(options.rounds)]
             cost = spread([took["paths"] / took["sweep"] for took in timed])
             speed = spread([took["raw hooks"] / took["paths"] for took in timed])
             print(
-                f"\n== {each.name}: {len(each.paths)} paths beside {len(each.alone)} sets, "
-                f"{len(each.data)} examples\n"
+                f"\n== {case.name}: {len(case.paths)} paths beside {len(case.alone)} sets, "
+                f"{len(case.data)} examples\n"
                 + "   paths take {:.2f} ({:.2f}-{:.2f}) times the sweep; ".format(*cost)
-                + f"wanted: at most {BARS[each.name]}\n"
+                + f"wanted: at most {BARS[case.name]}\n"
                 + "   they are {:.2f} ({:.2f}-{:.2f}) times as fast as raw hooks; ".format(*speed)
                 + f"logits differ by {difference:.1g}"
             )
             results.append(
                 {
-                    "comparison": each.name,
-                    "paths": len(each.paths),
-                    "sets": len(each.alone),
+                    "comparison": case.name,
+                    "paths": len(case.paths),
+                    "sets": len(case.alone),
                     "seconds of each round": timed,
                     "times the sweep": cost,
                     "times as fast as raw hooks": speed,

@@ -67,9 +67,9 @@ def run(
             handle.remove()
     places = [place for place in seen if place[0] in ("z", "qkv", "attn", "up", "mlp")]
     reward = chosen[right] - chosen.mean()
-    found = torch.autograd.grad(reward, [seen[p] for p in places], allow_unused=True)
-    return {place: each.detach()[0] for place, each in seen.items()}, {
-        place: each[0] for place, each in zip(places, found, strict=True) if each is not None
+    slopes = torch.autograd.grad(reward, [seen[p] for p in places], allow_unused=True)
+    return {place: value.detach()[0] for place, value in seen.items()}, {
+        place: slope[0] for place, slope in zip(places, slopes, strict=True) if slope is not None
     }
 
 
@@ -88,7 +88,7 @@ def plain_scores(
     old, old_gradients = run(model, ids, options, right)
     with changed(model, delta):
         new, new_gradients = run(model, ids, options, right)
-    streams = {place: each[None] for place, each in new.items() if place[0] in ("pre", "mid")}
+    streams = {place: stream[None] for place, stream in new.items() if place[0] in ("pre", "mid")}
     moved, _ = run(model, ids, options, right, streams)
     counter, _ = run(model, other, options, right)
     again, gradients = run(model, ids, options, right)
@@ -97,10 +97,10 @@ def plain_scores(
     def heads(product: Tensor) -> Tensor:
         return product.unflatten(-1, (n_heads, -1)).sum(-1).T
 
-    found: dict[str, list[Tensor]] = {}
+    scores: dict[str, list[Tensor]] = {}
 
     def add(name: str, values: Tensor) -> None:
-        found.setdefault(name, []).append(values)
+        scores.setdefault(name, []).append(values)
 
     for layer in range(n_layers):
         for name, score in (("z", "heads"), ("mlp", "mlps")):
@@ -113,11 +113,11 @@ def plain_scores(
         change = {name: delta[f"{block}{name}.weight"] for name in _MATRICES}
         qkv = (again["x", layer] @ change["attn.c_attn"]) * gradients["qkv", layer]
         into = again["z", layer] * (gradients["attn", layer] @ change["attn.c_proj"].T)
-        add("informative heads", sum((heads(each) for each in qkv.chunk(3, -1)), heads(into)))
+        add("informative heads", sum((heads(part) for part in qkv.chunk(3, -1)), heads(into)))
         up = (again["x_mlp", layer] @ change["mlp.c_fc"]) * gradients["up", layer]
         down = (again["post", layer] @ change["mlp.c_proj"]) * gradients["mlp", layer]
         add("informative mlps", up.sum(-1) + down.sum(-1))
-    return {name: torch.stack(values) for name, values in found.items()}
+    return {name: torch.stack(values) for name, values in scores.items()}
 
 
 _MATRICES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")

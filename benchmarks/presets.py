@@ -57,7 +57,7 @@ def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[
     means = MeanActivations.compute(model, train)
     settings = prune_settings(preset, precision=PRECISION, **arguments.settings)
     begin = time.process_time()
-    found = prune(
+    subnetworks = prune(
         model,
         train,
         means,
@@ -66,17 +66,17 @@ def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[
         preset=settings,
     )
     seconds = time.process_time() - begin
-    kl = divergences([each.mask for each in found], model, held_out, means)
+    kl = divergences([subnetwork.mask for subnetwork in subnetworks], model, held_out, means)
     return [
         {
             "preset": preset,
             "seed": seed,
-            "sparsity": each.target_sparsity,
+            "sparsity": subnetwork.target_sparsity,
             "kl": value,
             "seconds": seconds,
         }
         | sizes_of(arguments)
-        for each, value in zip(found, kl, strict=True)
+        for subnetwork, value in zip(subnetworks, kl, strict=True)
     ]
 
 
@@ -102,12 +102,12 @@ def read_rows(out: Path, arguments: argparse.Namespace) -> pd.DataFrame:
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean KL of both presets at each sparsity, and the paired t interval of their difference."""
     wide = rows.pivot(index=["sparsity", "seed"], columns="preset", values="kl")
-    found = []
+    table = []
     for sparsity, part in wide.groupby(level="sparsity"):
         low, high = stats.ttest_rel(part[OTHER], part[REFERENCE]).confidence_interval(LEVEL)
         row = {"sparsity": sparsity, "seeds": len(part), **part.mean().to_dict()}
-        found.append(row | {"low": low, "high": high})
-    return pd.DataFrame(found)
+        table.append(row | {"low": low, "high": high})
+    return pd.DataFrame(table)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -115,9 +115,9 @@ def main(arguments: argparse.Namespace) -> None:
     out = Path(arguments.out)
     rows = read_rows(out, arguments)
     known = set(zip(rows["preset"], rows["seed"], strict=True))
-    wanted = [each for each in itertools.product(PRESETS, arguments.seeds) if each not in known]
+    wanted = [pair for pair in itertools.product(PRESETS, arguments.seeds) if pair not in known]
     with ProcessPoolExecutor(arguments.processes) as pool:
-        for job in as_completed([pool.submit(measure, *each, arguments) for each in wanted]):
+        for job in as_completed([pool.submit(measure, *pair, arguments) for pair in wanted]):
             new = pd.DataFrame(job.result())
             rows = new if rows.empty else pd.concat([rows, new], ignore_index=True)
             write_csv(out, rows)

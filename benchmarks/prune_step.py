@@ -88,10 +88,10 @@ class Ours:
         self.order = example_order([len(ids) for ids in data.input_ids], BATCH, 0)
 
     def step(self) -> None:
-        values = torch.stack([each.draw() for each in self.trainings])
+        values = torch.stack([training.draw() for training in self.trainings])
         losses, gradients = self.teacher.kl_gradients(values, self.means, next(self.order))
-        for each, kl, gradient in zip(self.trainings, losses.tolist(), gradients, strict=True):
-            each.update(kl, gradient)
+        for training, kl, gradient in zip(self.trainings, losses.tolist(), gradients, strict=True):
+            training.update(kl, gradient)
 
 
 def variants(masks: int, together: int) -> dict[str, Callable[..., Any]]:
@@ -156,7 +156,7 @@ def main() -> None:
     first = next(iter(made))
     rows = []
     for name in made:
-        median, lowest, highest = spread([each[first] / each[name] for each in rounds])
+        median, lowest, highest = spread([times[first] / times[name] for times in rounds])
         rows.append(
             {
                 "variant": name,

@@ -45,22 +45,22 @@ def exact_effects(
     model: Any, chosen: Sequence[ComponentSet], data: EncodedExamples, means: Any, **options: Any
 ) -> np.ndarray:
     """Mean interactions on the margin, nats, [set], from an exact sweep."""
-    members = sorted({c for each in chosen for c in each.components})
+    members = sorted({c for cut in chosen for c in cut.components})
     alone = [ComponentSet((c,)) for c in members]
-    found = ablate(model, [*alone, *chosen], data, means, split="ood", **options)
-    changes = {each: found.changes(each, "margin").mean() for each in found.sets}
+    ablations = ablate(model, [*alone, *chosen], data, means, split="ood", **options)
+    changes = {cut: ablations.changes(cut, "margin").mean() for cut in ablations.sets}
     return np.array(
         [changes[s] - sum(changes[ComponentSet((c,))] for c in s.components) for s in chosen]
     )
 
 
-def checked(found: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, int]:
+def checked(outcome: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, int]:
     """Sets to ablate on all examples: those that matter, some others, and of how many these are."""
-    table, size = found.decisions, found.decisions["effect"].abs()
+    table, size = outcome.decisions, outcome.decisions["effect"].abs()
     matters = ~table["decision"].isin(["within", "rest"])
-    matters |= size > (0 if found.goal.least is None else found.goal.least) / 2
-    if found.goal.largest is not None:
-        matters = table["effect"] < table["effect"].nsmallest(2 * found.goal.largest).max()
+    matters |= size > (0 if outcome.goal.least is None else outcome.goal.least) / 2
+    if outcome.goal.largest is not None:
+        matters = table["effect"] < table["effect"].nsmallest(2 * outcome.goal.largest).max()
     others = np.flatnonzero(~matters)
     drawn = np.random.default_rng(seed).permutation(others)[:n]
     rows = [*np.flatnonzero(matters), *drawn]
@@ -68,30 +68,30 @@ def checked(found: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, in
     return [ComponentSet.of(name.split("+")) for name in names], len(drawn), len(others)
 
 
-def report(found: Race, chosen: Sequence[ComponentSet], exact: np.ndarray, n_drawn: int) -> None:
+def report(outcome: Race, chosen: Sequence[ComponentSet], exact: np.ndarray, n_drawn: int) -> None:
     """Print how decisions compare with exact effects of the sets checked."""
     names = list(map(str, chosen))
-    table = found.decisions.set_index("set").loc[names].assign(exact_effect=exact)
-    if found.goal.least is not None:
+    table = outcome.decisions.set_index("set").loc[names].assign(exact_effect=exact)
+    if outcome.goal.least is not None:
         right = np.where(
-            exact > found.goal.least,
+            exact > outcome.goal.least,
             "above",
-            np.where(exact < -found.goal.least, "below", "within"),
+            np.where(exact < -outcome.goal.least, "below", "within"),
         )
         looked_for = ["above", "below"]
     else:
-        order = np.argsort(exact, kind="stable")[: found.goal.largest]
+        order = np.argsort(exact, kind="stable")[: outcome.goal.largest]
         right = np.full(len(exact), "rest", dtype=object)
         right[order] = "top"
         looked_for = ["top"]
     table["right"] = right
     wanted, said = table["right"].isin(looked_for), table["decision"].isin(looked_for)
     wrong = table[table["right"] != table["decision"]]
-    n_found, more = (wanted & said).sum(), (said & ~wanted).sum()
+    hits, more = (wanted & said).sum(), (said & ~wanted).sum()
     missed = wanted.iloc[len(wanted) - n_drawn :].sum()
     print(
-        f"{wanted.sum()} of the {len(table)} sets checked are what was looked for: {n_found} found "
-        f"(recall {n_found / max(1, wanted.sum()):.3f}), {more} others found; of {n_drawn} drawn "
+        f"{wanted.sum()} of the {len(table)} sets checked are what was looked for: {hits} found "
+        f"(recall {hits / max(1, wanted.sum()):.3f}), {more} others found; of {n_drawn} drawn "
         f"at random from the rest, {missed} are"
     )
     same = table[table["exact"]]
@@ -119,7 +119,7 @@ def raced(options: argparse.Namespace) -> None:
     pairs, ood = sets.pairs(components), inputs.data["ood"]
     goal = {"largest": options.largest} if options.largest else {"least": options.least}
     start, clock = time.process_time(), time.perf_counter()
-    found = race(
+    outcome = race(
         inputs.model,
         pairs,
         ood,
@@ -131,14 +131,14 @@ def raced(options: argparse.Namespace) -> None:
         **goal,
     )
     spent, seconds = time.process_time() - start, time.perf_counter() - clock
-    print(f"{len(pairs)} pairs: {found.describe()}")
-    print(f"looks after {', '.join(map(str, found.n_looks))} examples")
+    print(f"{len(pairs)} pairs: {outcome.describe()}")
+    print(f"looks after {', '.join(map(str, outcome.n_looks))} examples")
     print(f"{seconds:.0f} s, {spent:.0f} s of the processor")
     if options.csv:
-        found.decisions.to_csv(options.csv, index=False)
-    chosen, n_drawn, n_rest = checked(found, options.checked, options.seed)
+        outcome.decisions.to_csv(options.csv, index=False)
+    chosen, n_drawn, n_rest = checked(outcome, options.checked, options.seed)
     print(f"checking {len(chosen)} sets, {n_drawn} of them drawn from {n_rest}", flush=True)
-    report(found, chosen, exact_effects(inputs.model, chosen, ood, means), n_drawn)
+    report(outcome, chosen, exact_effects(inputs.model, chosen, ood, means), n_drawn)
 
 
 # -- planted circuits -----------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def planted_effects(
         answers[without] = chosen if metric == "margin" else (chosen > 0).astype(float)
     pairs = list(itertools.combinations(parts, 2))
     effects = [answers[()] + answers[(a, b)] - answers[(a,)] - answers[(b,)] for a, b in pairs]
-    return [ComponentSet.of(each) for each in pairs], np.stack(effects), answers[()]
+    return [ComponentSet.of(pair) for pair in pairs], np.stack(effects), answers[()]
 
 
 def wrong_races(

@@ -140,8 +140,8 @@ def main() -> None:
     right = np.array([scores(planted(seed), PLANTED)[0] for seed in draws])
     print(f"planted: right feature first {right.mean():.3f}, of all in {(right == 1).mean():.3f}")
     for shared in (0.0, 0.3):
-        found = np.array([scores(simulated(seed, shared=shared), SIMULATED) for seed in draws])
-        right, wrong = found.T
+        shares = np.array([scores(simulated(seed, shared=shared), SIMULATED) for seed in draws])
+        right, wrong = shares.T
         print(f"simulated, clusters share {shared}: right feature first {right.mean():.3f}", end="")
         print(f", of all in {(right == 1).mean():.3f}; wrong among those shown {wrong.mean():.4f}")
 

@@ -73,7 +73,7 @@ def coverage(name: str, n_labels: int, per_label: int, n_samples: int, seed: int
             parts = decompose(full, other[None], correct, seed=i)
             rows.append(getattr(parts, figure).values[0])
         intervals = mean_intervals(np.stack(rows), answers=True)
-        inside += sum(each.low <= 0 <= each.high for each in intervals)
+        inside += sum(interval.low <= 0 <= interval.high for interval in intervals)
     return inside / n_samples
 
 
@@ -153,9 +153,9 @@ def judged(
 
 def false_discoveries(table: pd.DataFrame) -> tuple[float, float]:
     """Share of idle components among those that have a role, and with a role among idle ones."""
-    found = table["role"] != NONE
+    has_role = table["role"] != NONE
     idle = ~table["component"].isin(list(PLANTED))
-    return float((found & idle).sum() / max(1, found.sum())), float(found[idle].mean())
+    return float((has_role & idle).sum() / max(1, has_role.sum())), float(has_role[idle].mean())
 
 
 if __name__ == "__main__":
@@ -182,5 +182,5 @@ if __name__ == "__main__":
         for component, wanted in PLANTED.items():
             roles = Counter(table.set_index("component")["role"][component] for table in tables)
             print(f"{component} {wanted:<28}", dict(roles))
-        idle, found = np.mean([false_discoveries(table) for table in tables], axis=0)
-        print(f"idle among those with a role {idle:.4f}, with a role among idle ones {found:.5f}")
+        idle, wrong = np.mean([false_discoveries(table) for table in tables], axis=0)
+        print(f"idle among those with a role {idle:.4f}, with a role among idle ones {wrong:.5f}")

@@ -37,10 +37,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     taken = [[seconds(program) for program in PROGRAMS.values()] for _ in range(rounds)]
-    shortest = [min(each) for each in zip(*taken, strict=True)]
+    shortest = [min(times) for times in zip(*taken, strict=True)]
     print(f"{'':32}{'seconds':>8}{'times import typer':>20}")
-    for name, each in zip(PROGRAMS, shortest, strict=True):
-        print(f"{name:32}{each:8.3f}{each / shortest[0]:20.1f}")
+    for name, least in zip(PROGRAMS, shortest, strict=True):
+        print(f"{name:32}{least:8.3f}{least / shortest[0]:20.1f}")
 
 
 if __name__ == "__main__":

@@ -78,13 +78,13 @@ def measured(
     whole = {
         name: bench.tree_logits(sweep.sets, checked, precision) for name, precision in TREES.items()
     }
-    places = [1 + sweep.sets.index(each) for each in sweep.sample]
-    logits = {name: each[places] for name, each in whole.items()}
+    places = [1 + sweep.sets.index(heads) for heads in sweep.sample]
+    logits = {name: tree[places] for name, tree in whole.items()}
     for name, engine in ((RESTART, "restart"), (REFERENCE, "reference")):
         logits[name] = bench.engine_logits(engine, sweep.sample, checked)
     for name, made in peers.items():
         logits[name] = made.logits(sweep.sample, checked, bench.batch_size)
-    differences = {n: float((each - logits[RAW]).abs().max()) for n, each in logits.items()}
+    differences = {n: float((own - logits[RAW]).abs().max()) for n, own in logits.items()}
     for name, difference in differences.items():
         if TREES.get(name) != torch.bfloat16 and not difference < MAX_DIFFERENCE:
             raise SystemExit(f"{name}: logits differ from those of {RAW} by {difference:.2g}")
@@ -93,7 +93,7 @@ def measured(
     variants |= mechcore_variants(bench)
     check = bench.check_seconds(sweep)
     timed = [
-        {name: each.seconds(bench, sweep) for name, each in variants.items()} for _ in range(rounds)
+        {name: way.seconds(bench, sweep) for name, way in variants.items()} for _ in range(rounds)
     ]
     plain, shared = forwards_of(sweep) * bench.shape.n_layers, bench.layer_evaluations(sweep.sets)
     return {
@@ -141,7 +141,7 @@ def summarise(result: dict[str, Any], memory: Mapping[str, float]) -> None:
             "variant": name,
             "ms per set and example": 1000 * statistics.median(r[name] for r in rounds) / cells,
             **{
-                f"times as fast as {than}": spread([each[than] / each[name] for each in rounds])
+                f"times as fast as {than}": spread([times[than] / times[name] for times in rounds])
                 for than in rounds[0]
             },
             "peak MiB": memory.get(name),
@@ -152,7 +152,7 @@ def summarise(result: dict[str, Any], memory: Mapping[str, float]) -> None:
 
 def show(result: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
     """Print one sweep's tables."""
-    variants = {each["variant"]: each for each in result["variants"]}
+    variants = {row["variant"]: row for row in result["variants"]}
     differences = result["largest logit difference to raw hooks"]
     print(
         f"\n== {result['sweep']}: {result['sets']} sets, {result['examples']} examples in batches "
@@ -165,12 +165,12 @@ def show(result: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
     rows = [
         {
             "variant": name,
-            "ms per set and example": f"{each['ms per set and example']:.3f}",
-            "times as fast as raw hooks": _ratio(each, RAW),
+            "ms per set and example": f"{row['ms per set and example']:.3f}",
+            "times as fast as raw hooks": _ratio(row, RAW),
             "logits differ by": f"{differences[name]:.1g}",
-            "peak MiB": f"{each['peak MiB']:.0f}" if each["peak MiB"] else "",
+            "peak MiB": f"{row['peak MiB']:.0f}" if row["peak MiB"] else "",
         }
-        for name, each in variants.items()
+        for name, row in variants.items()
     ]
     rows += [{"variant": n, "ms per set and example": reason} for n, reason in left_out.items()]
     print(pd.DataFrame(rows).fillna("").to_string(index=False))
@@ -292,13 +292,13 @@ def decoder(settings: Settings, rounds: int, folder: Path) -> list[dict[str, Any
     for sweep in bench.sweeps:
         checked = sweep.data.part(range(min(CHECKED, len(sweep.data))))
         restart, whole = (
-            bench.engine_logits(each, sweep.sample, checked) for each in ("restart", "reference")
+            bench.engine_logits(mode, sweep.sample, checked) for mode in ("restart", "reference")
         )
         timed = [
-            {name: each.seconds(bench, sweep) for name, each in variants.items()}
+            {name: way.seconds(bench, sweep) for name, way in variants.items()}
             for _ in range(rounds)
         ]
-        ratio = spread([each[REFERENCE] / each[RESTART] for each in timed])
+        ratio = spread([times[REFERENCE] / times[RESTART] for times in timed])
         plain = forwards_of(sweep) * bench.shape.n_layers
         bound = plain / bench.restart_evaluations(sweep.sets)
         difference = float((restart - whole).abs().max())
@@ -327,26 +327,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run_alone(Bench(settings, options.folder), options.only)
         print(json.dumps(peak(options.device)))
         return
-    found: dict[str, Any] = {"machine": machine(options.device), "settings": asdict(settings)}
-    print(", ".join(f"{name} {value}" for name, value in found["machine"].items()))
+    results: dict[str, Any] = {"machine": machine(options.device), "settings": asdict(settings)}
+    print(", ".join(f"{name} {value}" for name, value in results["machine"].items()))
     if options.cpu_time:
         print("times are processor time of the process")
     print(f"load average at the start: {os.getloadavg()[0]:.1f}")
     try:
         with tempfile.TemporaryDirectory() as folder:
             if options.decoder:
-                found["decoder"] = decoder(settings, options.rounds, Path(folder))
+                results["decoder"] = decoder(settings, options.rounds, Path(folder))
             elif options.scaling:
-                found["scaling"] = scaling(settings, options.rounds, Path(folder), options.quick)
+                results["scaling"] = scaling(settings, options.rounds, Path(folder), options.quick)
             else:
-                found |= compare(settings, options.rounds, Path(folder), options.quick)
+                results |= compare(settings, options.rounds, Path(folder), options.quick)
     except MechcoreError as error:
         parser.error(str(error))
     print(f"load average at the end: {os.getloadavg()[0]:.1f}")
     if options.scaling and options.figure:
-        plot(found["scaling"], options.figure)
+        plot(results["scaling"], options.figure)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

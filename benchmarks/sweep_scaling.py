@@ -44,17 +44,17 @@ def scaling(settings: Settings, rounds: int, folder: Path, quick: bool) -> list[
         for n, bench, sweep in _points(axis, counts[axis], settings, folder):
             made = VARIANTS[RAW](bench.source, bench.means, bench.device)
             variants = {RAW: full_forwards(bench, made)} | {
-                name: each for name, each in mechcore_variants(bench).items() if name in TREES
+                name: variant for name, variant in mechcore_variants(bench).items() if name in TREES
             }
             few = Sweep("", sweep.sets[:1], sweep.data.part([0]), sweep.sets[:1])
-            for each in variants.values():
-                each.run(few)
+            for variant in variants.values():
+                variant.run(few)
             timed = [
-                {name: each.seconds(bench, sweep) for name, each in variants.items()}
+                {name: variant.seconds(bench, sweep) for name, variant in variants.items()}
                 for _ in range(rounds)
             ]
             for name in variants:
-                median, lowest, highest = spread([each[name] for each in timed])
+                median, lowest, highest = spread([times[name] for times in timed])
                 rows.append(
                     {
                         "axis": axis,
@@ -119,7 +119,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             line[row["variant"]] = "{seconds:.2f} ({lowest:.2f}-{highest:.2f})".format(**row)
         print(f"\n== seconds by number of {axis}: {what}\n")
         print(pd.DataFrame.from_dict(table, orient="index").to_string())
-        powers = [f"{exponent(rows, axis, each):.2f} ({each})" for each in variants]
+        powers = [f"{exponent(rows, axis, variant):.2f} ({variant})" for variant in variants]
         print(f"time grows as the number of {axis} to the power of: {', '.join(powers)}")
 
 
@@ -138,7 +138,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
             panel.fill_between(n, low, high, color=f"C{number}", alpha=0.2, linewidth=0)
             panel.plot(n, middle, "o-", color=f"C{number}", markersize=4, label=label)
         panel.set(xscale="log", yscale="log", xlabel=axis, title=what)
-        panel.set_xticks(n, [str(each) for each in n])
+        panel.set_xticks(n, [str(count) for count in n])
         panel.minorticks_off()
         panel.legend(fontsize="small", frameon=False)
     panels[0].set_ylabel("seconds a sweep")

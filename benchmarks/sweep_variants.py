@@ -150,13 +150,13 @@ class Bench:
 
     def ablate(self, sets: Sequence[Heads], data: EncodedExamples, **options: Any) -> Ablations:
         """The sweep as a user asks for it."""
-        named = [component_set(each) for each in sets]
+        named = [component_set(heads) for heads in sets]
         options |= {"batch_size": self.batch_size, "split": "ood"}  # random weights: under chance
         return ablate(self.model, named, data, self.means, **options)
 
     def masks(self, sets: Sequence[Heads]) -> Tensor:
         """The full model's mask, then one for each set."""
-        masks = [component_set(each).mask(self.shape).values for each in sets]
+        masks = [component_set(heads).mask(self.shape).values for heads in sets]
         return torch.stack([Mask.full(self.shape).values, *masks])
 
     @torch.no_grad()
@@ -185,8 +185,8 @@ class Bench:
 
     def engine_logits(self, engine: str, sets: Sequence[Heads], data: EncodedExamples) -> Tensor:
         """Logits from the model's own layers, [set, example, class]."""
-        found = self.ablate(sets, data, engine=engine)
-        return torch.stack([torch.from_numpy(each.logits) for each in found.without.values()])
+        ablations = self.ablate(sets, data, engine=engine)
+        return torch.stack([torch.from_numpy(a.logits) for a in ablations.without.values()])
 
     def layer_evaluations(self, sets: Sequence[Heads]) -> float:
         """The tree's, per batch; those of the last layer, for one position, are not counted."""

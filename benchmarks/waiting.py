@@ -52,7 +52,7 @@ def main() -> None:
     busy = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.beside)
     ]
-    found: dict[str, list[list[float]]] = defaultdict(list)
+    taken: dict[str, list[list[float]]] = defaultdict(list)
     try:
         for _ in range(asked.rounds):
             for way, names in WAYS.items():
@@ -63,12 +63,12 @@ def main() -> None:
                     text=True,
                     check=True,
                 )
-                found[way].append(json.loads(done.stdout.splitlines()[-1]))
+                taken[way].append(json.loads(done.stdout.splitlines()[-1]))
     finally:
         for process in busy:
             process.kill()
     print(f"{asked.steps} steps beside {asked.beside} busy processes, {os.cpu_count()} cores")
-    for way, times in found.items():
+    for way, times in taken.items():
         wall, used = map(statistics.median, zip(*times, strict=True))
         print(
             f"{way:14} {asked.steps / wall:7.1f} steps/s {wall:7.1f} s {used:7.1f} s of processor"

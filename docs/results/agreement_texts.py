@@ -74,8 +74,8 @@ def main(folder: Path) -> None:
         for name, n in SIZES.items():
             chosen = list(itertools.islice(left, n))
             rows[name] += texts(structure, chosen, alike=name != "ood")
-    for name, found in rows.items():
-        pd.DataFrame(found).to_csv(folder / f"{name}.csv", index=False)
+    for name, table in rows.items():
+        pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
 
 
 if __name__ == "__main__":

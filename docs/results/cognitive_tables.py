@@ -118,7 +118,7 @@ def _decoding(table: pd.DataFrame) -> str:
 def _selectivity(table: pd.DataFrame) -> str:
     rows = []
     for arm, part in table.groupby("arm", sort=False):
-        cells = [_over_seeds(each["share"]) for _, each in part.groupby("n_variables")]
+        cells = [_over_seeds(group["share"]) for _, group in part.groupby("n_variables")]
         rows.append([NAMES[str(arm)], *cells])
     return markdown(["arm", *map(str, sorted(table["n_variables"].unique()))], rows)
 

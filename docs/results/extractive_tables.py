@@ -23,12 +23,12 @@ N_KEPT = 20
 
 def tables(folder: Path) -> dict[str, str]:
     """Every table that one study has tables for, in Markdown, by what it shows."""
-    found = {}
+    texts = {}
     for name, make in MADE.items():
         path = folder / f"extractive_{name}.csv"
         if path.exists():
-            found[name] = make(pd.read_csv(path))
-    return found
+            texts[name] = make(pd.read_csv(path))
+    return texts
 
 
 def _ranks(table: pd.DataFrame) -> str:

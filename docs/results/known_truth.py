@@ -52,7 +52,7 @@ def _range(row: pd.Series, column: str) -> str:
 def _by_method(table: pd.DataFrame, columns: dict[str, str]) -> str:
     """Means over planted and over trained cases, and passes of planted ones, the best first."""
     parts = {"planted": table[~_trained(table)], "trained": table[_trained(table)]}
-    means = {name: over_cases(each, [*columns]).set_index("method") for name, each in parts.items()}
+    means = {name: over_cases(part, [*columns]).set_index("method") for name, part in parts.items()}
     passes = means["planted"][["forwards", "backwards"]]
     rows = []
     for method in over_cases(table, [*columns])["method"]:

@@ -78,10 +78,10 @@ def _models(folder: Path) -> str:
     for name, title in MODELS.items():
         training = pd.read_csv(folder / name / "training.csv")
         last = training[training["step"] == training["step"].max()]
-        found = last.set_index(where_of(last))["accuracy"]
+        accuracy = last.set_index(where_of(last))["accuracy"]
         core = pd.read_csv(folder.parent / CORES[name] / "core.csv")["heads"][0].split()
         loss = f"{last['loss'].iloc[0]:.3f}"
-        rows.append([title, loss, *(percent(found[each]) for each in SETS), ", ".join(core)])
+        rows.append([title, loss, *(percent(accuracy[data]) for data in SETS), ", ".join(core)])
     return markdown(["model", "loss", *SETS.values(), "core"], rows)
 
 
@@ -90,7 +90,7 @@ def _decisions(races: dict[str, pd.DataFrame]) -> str:
     for name, race in races.items():
         for half in HALVES.values():
             counts, n = race[(half, "decision")].value_counts(), race[(half, "n")]
-            told = [f"{counts.get(each, 0):,}" for each in (*BEYOND, "within", "open")]
+            told = [f"{counts.get(decision, 0):,}" for decision in (*BEYOND, "within", "open")]
             rows.append(
                 [MODELS[name], half, *told, f"{n.median():.0f}", f"{n.mean():.0f}", str(n.max())]
             )
@@ -106,8 +106,8 @@ def _kinds(races: dict[str, pd.DataFrame]) -> str:
         for half in HALVES.values():
             cells = [MODELS[name], half]
             for n in (0, 1, 2):
-                found = race.loc[n_mlps == n, (half, "decision")].value_counts()
-                cells += [str(found.get(each, 0)) for each in BEYOND]
+                counts = race.loc[n_mlps == n, (half, "decision")].value_counts()
+                cells += [str(counts.get(decision, 0)) for decision in BEYOND]
             rows.append(cells)
     kinds = ("two heads", "head and MLP", "two MLPs")
     return markdown(["model", "half", *(f"{k}, {d}" for k in kinds for d in BEYOND)], rows)
@@ -137,7 +137,7 @@ def _halves(races: dict[str, pd.DataFrame]) -> str:
         beyond = [race[(half, "decision")].isin(BEYOND) for half in (first, second)]
         both = race[beyond[0] & beyond[1]]
         same = both[(first, "decision")] == both[(second, "decision")]
-        n = [str(int(each.sum())) for each in beyond]
+        n = [str(int(flags.sum())) for flags in beyond]
         rho = spearmanr(race[(first, "effect")], race[(second, "effect")]).statistic
         rows.append([MODELS[name], *n, str(len(both)), str(int((~same).sum())), f"{rho:.2f}"])
     head = ["model", f"over 0.1, {first}", f"over 0.1, {second}", "both", "with opposite signs"]
@@ -154,23 +154,23 @@ def _shared(races: dict[str, pd.DataFrame]) -> str:
         cells = [MODELS[a], MODELS[b]]
         for half in HALVES.values():
             one, other = races[a][half], races[b][half].loc[races[a].index]
-            beyond = [each["decision"].isin(BEYOND) for each in (one, other)]
+            beyond = [part["decision"].isin(BEYOND) for part in (one, other)]
             both = beyond[0] & beyond[1]
             same = int((one["decision"] == other["decision"])[both].sum())
-            n = [int(each.sum()) for each in beyond]
+            n = [int(flags.sum()) for flags in beyond]
             kind = one.index.str.replace(r"\.H\d+", ".H", regex=True)
             shares = [
                 (one["decision"].eq(sign).groupby(kind).sum())
                 * other["decision"].eq(sign).groupby(kind).mean()
                 for sign in BEYOND
             ]
-            cells += [f"{same} of {n[0]} and {n[1]}", f"{sum(each.sum() for each in shares):.1f}"]
+            cells += [f"{same} of {n[0]} and {n[1]}", f"{sum(share.sum() for share in shares):.1f}"]
             cells.append(str(int(both.sum()) - same))
             cells.append(f"{pearsonr(one['effect'], other['effect']).statistic:.2f}")
         rows.append(cells)
     what = ("shared", "by chance", "opposite", "r")
     return markdown(
-        ["", "", *(f"{half}, {each}" for half in HALVES.values() for each in what)], rows
+        ["", "", *(f"{half}, {figure}" for half in HALVES.values() for figure in what)], rows
     )
 
 

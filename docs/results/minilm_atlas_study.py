@@ -37,9 +37,9 @@ def study(training: Path, name: str, out: Path) -> None:
         _run(out / label / "tables" / "race.csv", "search", *searched)
     core = pd.read_csv(TABLES / CORES[name] / "core.csv")["heads"][0].split()
     senders = ["--senders", ",".join(core), "--max-ood", "600", "--max-examples", "600"]
-    found = out / "paths" / "tables" / "path_information.csv"
-    _run(found, "paths", *tested, *senders, "--receivers", "all", "--together", "--max-id", "600")
-    most = pd.read_csv(found).query("split == 'ood' and subset == 'all' and receiver != 'answer'")
+    path = out / "paths" / "tables" / "path_information.csv"
+    _run(path, "paths", *tested, *senders, "--receivers", "all", "--together", "--max-id", "600")
+    most = pd.read_csv(path).query("split == 'ood' and subset == 'all' and receiver != 'answer'")
     order = most["information_change"].abs().sort_values(ascending=False, kind="stable").index
     receivers = ["--receivers", ",".join(most.loc[order, "receiver"].head(N_CONTROLLED))]
     controls = [*receivers, "--controls", "39", "--max-id", "48"]
@@ -56,18 +56,18 @@ def _run(result: Path, command: str, *options: str) -> None:
 
 def tables(training: Path, out: Path) -> dict[str, pd.DataFrame]:
     """The tables of one model that the page is made from."""
-    found = {"training": pd.read_csv(training / "tables" / "training.csv")}
+    made = {"training": pd.read_csv(training / "tables" / "training.csv")}
     for race in HALVES:
         table = pd.read_csv(out / race.removeprefix("race-") / "tables" / "race.csv")
         table[["effect", "low", "high"]] = table[["effect", "low", "high"]].round(5)
-        found[race] = table.drop(columns=["size", "data", "split"])
+        made[race] = table.drop(columns=["size", "data", "split"])
     paths = pd.read_csv(out / "paths" / "tables" / "path_information.csv").query("subset == 'all'")
     named = ["receiver", "senders", "data", "split", "n"]
     named += [name for name in paths if name.startswith(("information_", "threshold_"))]
-    found["path_information"] = paths[named]
+    made["path_information"] = paths[named]
     dependence = pd.read_csv(out / "controls" / "tables" / "core_dependence.csv")
-    found["core_dependence"] = dependence.query("subset == 'all' and split == 'ood'")
-    return found
+    made["core_dependence"] = dependence.query("subset == 'all' and split == 'ood'")
+    return made
 
 
 def main(trainings: Path, out: Path) -> None:

@@ -69,7 +69,7 @@ def _fine_tuning(folder: Path) -> str:
     rows = [
         [
             f"{step:,}",
-            *(", ".join(percent(each.loc[step, d]) for d in SETS) for each in wide.values()),
+            *(", ".join(percent(table.loc[step, d]) for d in SETS) for table in wide.values()),
         ]
         for step in wide["seed-1"].index
     ]
@@ -87,7 +87,7 @@ def _subnetworks(folder: Path) -> str:
                 row = spread.loc[(data, sparsity)]
                 cells.append(", ".join(percent(row[key]) for key in ("low", "mean", "high")))
             rows.append(cells)
-    ranges = [f"{each} %: lowest, mean, highest" for each in (50, 70)]
+    ranges = [f"{share} %: lowest, mean, highest" for share in (50, 70)]
     return markdown(["model", "data", "full", *ranges], rows)
 
 
@@ -106,12 +106,12 @@ def _rarefied(study: Path) -> pd.Series:
 
     Of N seeds, k of which keep a head at both target_sparsities: C(k, n) / C(N, n).
     """
-    found = pd.read_csv(study / "subnetworks.csv")
+    table = pd.read_csv(study / "subnetworks.csv")
     kept = [
-        set.intersection(*map(set, each.str.split())) for _, each in found.groupby("seed")["kept"]
+        set.intersection(*map(set, part.str.split())) for _, part in table.groupby("seed")["kept"]
     ]
-    heads = {head for each in kept for head in each if not head.endswith("MLP")}
-    counts = {head: sum(head in each for each in kept) for head in sorted(heads)}
+    heads = {head for core in kept for head in core if not head.endswith("MLP")}
+    counts = {head: sum(head in core for core in kept) for head in sorted(heads)}
     every = comb(len(kept), N_SEEDS)
     return pd.Series({head: comb(k, N_SEEDS) / every for head, k in counts.items()})
 

@@ -71,7 +71,7 @@ def _fine_tuning(training: pd.DataFrame) -> str:
     )
     loss = training.groupby("step")["loss"].first()
     rows = [
-        [f"{step:,}", f"{loss[step]:.3f}", *(percent(wide.loc[step, each]) for each in STUDY.sets)]
+        [f"{step:,}", f"{loss[step]:.3f}", *(percent(wide.loc[step, name]) for name in STUDY.sets)]
         for step in wide.index
     ]
     return markdown(["step", "loss", *STUDY.sets.values()], rows)
@@ -88,11 +88,11 @@ def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
         for sparsity in STUDY.target_sparsities:
             (row,) = part[part["target_sparsity"] == sparsity].to_dict("records")
             cells += [f"{row['heads_kept']}, {row['mlps_kept']}", f"{row['kl']:.3f}"]
-            cells += [percent(of_masks.loc[row["subnetwork"], each]) for each in STUDY.changes]
+            cells += [percent(of_masks.loc[row["subnetwork"], data]) for data in STUDY.changes]
         rows.append(cells)
     what = ("kept", "KL", *STUDY.changes.values())
     shares = [f"{100 * share:.0f} %" for share in STUDY.target_sparsities]
-    return markdown(["seed", *(f"{share}: {each}" for share in shares for each in what)], rows)
+    return markdown(["seed", *(f"{share}: {figure}" for share in shares for figure in what)], rows)
 
 
 def _shapley(values: pd.DataFrame) -> str:
@@ -105,9 +105,9 @@ def _shapley(values: pd.DataFrame) -> str:
     return markdown(["head", *STUDY.changes.values()], rows)
 
 
-def _dividends(found: pd.DataFrame) -> str:
+def _dividends(dividends: pd.DataFrame) -> str:
     """The largest dividends of two core heads and more, by the margin on either half of PAWS."""
-    parts = _by_data(found[found["size"] > 1])
+    parts = _by_data(dividends[dividends["size"] > 1])
     halves = pd.concat([part["dividend"].abs() for part in parts[1:]], axis=1)
     rows = []
     for name in halves.max(axis=1).nlargest(N_DIVIDENDS).index:
@@ -116,7 +116,7 @@ def _dividends(found: pd.DataFrame) -> str:
             cells.append(f"{part.loc[name, 'change']:.2f}")
             cells.append(points(part.loc[[name]], "dividend", "low", "high", unit=1))
         rows.append(cells)
-    what = [f"{data}, {each}" for data in STUDY.changes.values() for each in ("change", "dividend")]
+    what = [f"{data}, {kind}" for data in STUDY.changes.values() for kind in ("change", "dividend")]
     return markdown(["set", *what], rows)
 
 
@@ -148,7 +148,7 @@ def _readers(dependence: pd.DataFrame) -> str:
             cells.append(points(by_metric[split, "information", "all"].loc[[name]], *blind))
         rows.append(cells)
     what = ("without it", "blind", "random heads")
-    head = ["receiver", *(f"{half}, {each}" for half in HALVES.values() for each in what)]
+    head = ["receiver", *(f"{half}, {kind}" for half in HALVES.values() for kind in what)]
     return markdown([*head, "information, PAWS", "information, QQP"], rows)
 
 

@@ -85,18 +85,18 @@ def _components(sweep: pd.DataFrame, categories: pd.DataFrame) -> str:
             mean = by_set[[f"ood:{structure}, {number}" for structure in STRUCTURES]].mean()
             cells.append(f"{mean:.2f}")
         rows.append(cells)
-    changes = [f"margin change, {each}" for each in (STUDY.id, STUDY.ood)]
+    changes = [f"margin change, {split}" for split in (STUDY.id, STUDY.ood)]
     return markdown(["component", "category", *changes, *(f"{n} subjects" for n in NUMBERS)], rows)
 
 
 def _pairs(superadditive: pd.DataFrame) -> str:
     """The best pairs of the race on the sentences that it did not see."""
     rows = []
-    for name, found in superadditive.groupby("set", sort=False):
-        margins, answers = (found[found["metric"] == each] for each in ("margin", "accuracy"))
+    for name, part in superadditive.groupby("set", sort=False):
+        margins, answers = (part[part["metric"] == metric] for metric in ("margin", "accuracy"))
         by_set = margins.set_index("subset")
         numbers = [
-            by_set.loc[[f"{each}, {n}" for each in STRUCTURES], "interaction"].mean()
+            by_set.loc[[f"{structure}, {n}" for structure in STRUCTURES], "interaction"].mean()
             for n in NUMBERS
         ]
         joint = by_set.loc["all"]
@@ -116,7 +116,7 @@ def _pairs(superadditive: pd.DataFrame) -> str:
 def _largest(race: pd.DataFrame) -> str:
     """All pairs decided to be among the largest, in columns from left to right."""
     top = race[race["decision"] == "top"].nsmallest(len(race), "effect")
-    cells = [[each.set, f"{each.effect:.2f}"] for each in top.itertuples()]
+    cells = [[row.set, f"{row.effect:.2f}"] for row in top.itertuples()]
     height = -(-len(cells) // COLUMNS)
     rows = [[cell for pair in cells[i::height] for cell in pair] for i in range(height)]
     return markdown(["pair", "nats"] * COLUMNS, rows)

@@ -60,7 +60,7 @@ class Study:
         for sparsity in self.target_sparsities:
             part = subnetworks[subnetworks["target_sparsity"] == sparsity]
             kept.append(f"{part['heads_kept'].mean():.1f}, {part['mlps_kept'].mean():.1f}")
-        ranges = [f"{100 * each:.0f} %: lowest, mean, highest" for each in self.target_sparsities]
+        ranges = [f"{100 * share:.0f} %: lowest, mean, highest" for share in self.target_sparsities]
         return markdown(["", "full", *ranges], [*rows, kept])
 
     def seeds(self, subnetworks: pd.DataFrame) -> str:
@@ -75,8 +75,8 @@ class Study:
                 cells += [percent(row["id_accuracy"]), percent(row["ood_accuracy_macro"])]
             rows.append(cells)
         heads = [
-            f"{100 * each:.0f} %: {what}"
-            for each in self.target_sparsities
+            f"{100 * share:.0f} %: {what}"
+            for share in self.target_sparsities
             for what in ("kept", "KL", self.id, self.ood)
         ]
         return markdown(["seed", *heads], rows)
@@ -107,7 +107,7 @@ class Study:
             kept_at = [str(kept.loc[name, share]) for share in self.target_sparsities]
             rows.append([name, label, *kept_at])
             rows[-1] += self._of(sweep, name)
-        counts = [f"kept of {self.n_seeds}, {100 * each:.0f} %" for each in self.target_sparsities]
+        counts = [f"kept of {self.n_seeds}, {100 * s:.0f} %" for s in self.target_sparsities]
         return markdown(["component", "category", *counts, *self._changes], rows)
 
     def _interaction_rows(self, frame: pd.DataFrame, sets: Iterable[str]) -> list[list[str]]:
@@ -117,7 +117,7 @@ class Study:
             cells = [name.replace("+", " + ")]
             for data in self.changes:
                 here = frame[(frame["set"] == name) & (where == data)]
-                accuracy, margin = (here[here["metric"] == each] for each in ("accuracy", "margin"))
+                accuracy, margin = (here[here["metric"] == kind] for kind in ("accuracy", "margin"))
                 limited = bool(accuracy[["floor", "ceiling"]].any(axis=None))
                 cells.append(points(accuracy, "interaction", "low", "high") + "*" * limited)
                 cells.append(points(margin, "interaction", "low", "high", unit=1))
@@ -130,9 +130,9 @@ class Study:
         largest = there.nsmallest(N_SETS, "interaction")["set"]
         return markdown(["set", *self._measures], self._interaction_rows(interactions, largest))
 
-    def search(self, found: pd.DataFrame) -> str:
+    def search(self, table: pd.DataFrame) -> str:
         """The best sets of a search, on data that it did not see."""
-        margins = found[(found["metric"] == "margin") & (where_of(found) == "ood:all")]
+        margins = table[(table["metric"] == "margin") & (where_of(table) == "ood:all")]
         best = margins.nsmallest(N_SETS, "interaction")
         rows = []
         for row in best.to_dict("records"):
@@ -140,7 +140,7 @@ class Study:
             cells += [f"{row['sum_of_single_changes']:.2f}"]
             cells += [f"{row['interaction']:.2f} ({row['low']:.2f} to {row['high']:.2f})"]
             cells += [f"{row['p_adjusted']:.2g}"]
-            accuracy = found[(found["set"] == row["set"]) & (found["metric"] == "accuracy")]
+            accuracy = table[(table["set"] == row["set"]) & (table["metric"] == "accuracy")]
             rows.append(
                 [
                     *cells,
@@ -192,7 +192,7 @@ class Study:
 
     @property
     def _changes(self) -> list[str]:
-        return [f"change, {each}" for each in self.changes.values()]
+        return [f"change, {data}" for data in self.changes.values()]
 
     @property
     def _measures(self) -> list[str]:

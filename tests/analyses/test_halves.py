@@ -50,16 +50,16 @@ def test_cores_of_halves_are_those_of_their_examples(tmp_path: Path) -> None:
     run_study(config, tmp_path)
     inputs = load_inputs(config.model, config.data, ("train",))
     halves = inputs.data["train"].examples.halves(config.data.seed)
-    found = table(tmp_path, "half_cores").set_index(["first", "second"])
+    cores = table(tmp_path, "half_cores").set_index(["first", "second"])
     for i, side in enumerate(("first_core", "second_core")):
         data = inputs.encode(halves[i])
         assert len(data) == 8
         means = MeanActivations.compute(inputs.model, data)
         more = config.target_sparsities, (42,), config.prune, config.data.seed
         request = Request(inputs.model, data, means, *more)
-        kept = [set(each.mask.kept) for each in METHODS["attribution"](request)]
+        kept = [set(subnetwork.mask.kept) for subnetwork in METHODS["attribution"](request)]
         heads = sorted(c for c in set.intersection(*kept) if c.is_head)
-        assert found.loc[("half 1", "half 2"), side] == " ".join(map(str, heads))
+        assert cores.loc[("half 1", "half 2"), side] == " ".join(map(str, heads))
 
 
 def test_what_one_lacks_is_left_out_of_all() -> None:
@@ -69,7 +69,7 @@ def test_what_one_lacks_is_left_out_of_all() -> None:
         "half 1": {one: FULL, three: FULL},
         "half 2": {one: FULL, two: FULL, three: FULL},
     }
-    found = common_masks(masks)
-    assert list(found) == list(masks)
-    assert all(list(each) == [one, three] for each in found.values())
+    common = common_masks(masks)
+    assert list(common) == list(masks)
+    assert all(list(kept) == [one, three] for kept in common.values())
     assert common_masks({**masks, "half 2": {two: FULL}})["all data"] == {}

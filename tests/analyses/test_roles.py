@@ -102,7 +102,7 @@ def test_what_holds_on_the_other_half_stands_in_the_list(
     halved = roles.assign(**halves)
     of_halves = section_of(with_tables(run, roles=halved))
     texts, before = (
-        [each.text for each in of.blocks if isinstance(each, Paragraph)]
+        [block.text for block in of.blocks if isinstance(block, Paragraph)]
         for of in (of_halves, section)
     )
     assert texts == [*before, confirmation(halved)]

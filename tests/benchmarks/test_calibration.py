@@ -27,8 +27,8 @@ def test_what_is_true_by_hand(calibration: Any) -> None:
     known = calibration.answered(0.0, chosen=False)
     singles = {str(s): s for s in known.ablations.sets if len(s) == 1}
     changes = {
-        name: known.true_mean(known.ablations.changes(each, "margin"), "all")
-        for name, each in singles.items()
+        name: known.true_mean(known.ablations.changes(single, "margin"), "all")
+        for name, single in singles.items()
     }
     assert changes["L0.H0"] == pytest.approx(-2 * (0.97 - 0.03), abs=1e-3)
     assert changes["L0.H1"] == pytest.approx(0, abs=1e-3)
@@ -38,19 +38,19 @@ def test_what_is_true_by_hand(calibration: Any) -> None:
 
 @pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "westfall-young"])
 def test_corrected_tests_seldom_err(calibration: Any, correction: str) -> None:
-    found = calibration.errors(200, 40 if correction == "holm" else 20, correction)
+    shares = calibration.errors(200, 40 if correction == "holm" else 20, correction)
     for kind in ("singles", "pairs"):
-        assert found[f"{kind}: false"] <= 0.05
-        assert found[f"{kind}: any false"] <= (0.15 if correction == "benjamini-hochberg" else 0.1)
-        assert found[f"{kind}: found"] > 0.8
+        assert shares[f"{kind}: false"] <= 0.05
+        assert shares[f"{kind}: any false"] <= (0.15 if correction == "benjamini-hochberg" else 0.1)
+        assert shares[f"{kind}: found"] > 0.8
 
 
 def test_tests_without_correction_err(calibration: Any) -> None:
-    found = calibration.errors(200, 20, "none")
-    assert found["singles: any false"] > 0.1
+    shares = calibration.errors(200, 20, "none")
+    assert shares["singles: any false"] > 0.1
 
 
 def test_random_cores_are_seldom_surprising(calibration: Any) -> None:
-    found = calibration.core_p(200)
-    assert found["p at most 0.05"] <= 0.08
-    assert 0.05 <= found["p at most 0.2"] <= 0.24
+    shares = calibration.core_p(200)
+    assert shares["p at most 0.05"] <= 0.08
+    assert 0.05 <= shares["p at most 0.2"] <= 0.24

@@ -23,7 +23,7 @@ def test_intervals_of_every_figure_have_the_truth_in_them(simulation: Any, n_clu
 
 def test_halves_of_the_templates_differ_as_rarely_as_they_should(simulation: Any) -> None:
     made = simulation.with_templates([0], 60, 0.3, ood=True)
-    rows = np.stack([made.changes(each, "margin") for each in made.sets])
+    rows = np.stack([made.changes(cut, "margin") for cut in made.sets])
     random, by_example, by_cluster = simulation.halves(rows, made.full.clusters, 40)
     assert random <= 0.07
     assert by_cluster <= 0.07

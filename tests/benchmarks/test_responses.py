@@ -21,8 +21,8 @@ def test_planted_components_respond_to_what_they_read(draws: Any) -> None:
 
 
 def test_what_follows_the_margin_alone_and_what_is_idle_rarely_respond(draws: Any) -> None:
-    found = [draws.scores(draws.simulated(seed), draws.SIMULATED) for seed in range(6)]
-    right, wrong = np.mean(found, axis=0)
+    shares = [draws.scores(draws.simulated(seed), draws.SIMULATED) for seed in range(6)]
+    right, wrong = np.mean(shares, axis=0)
     assert right >= 0.9
     assert wrong <= 0.05
 

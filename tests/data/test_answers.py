@@ -31,10 +31,10 @@ def chatting(template: str | None) -> hf.PreTrainedTokenizerFast:
 
 
 def test_a_prompt_is_a_turn_of_the_user_and_the_answer_is_next() -> None:
-    found = chat_prompt(chatting(CHAT), "{a} , so {b} ? ")
-    assert found == "<user>{a} , so {b} ?</><assistant>"
+    prompt = chat_prompt(chatting(CHAT), "{a} , so {b} ? ")
+    assert prompt == "<user>{a} , so {b} ?</><assistant>"
     tokenizer = helpers.word_tokenizer(False)
-    data = encode(examples("the cat", "a dog"), tokenizer, max_length=20, prompt=found, words=True)
+    data = encode(examples("the cat", "a dog"), tokenizer, max_length=20, prompt=prompt, words=True)
     words = tokenizer.convert_ids_to_tokens(data.input_ids[0])
     assert [word for word in words if word != "[UNK]"] == ["the", "cat", ",", "a", "dog"]
     assert data.segments is not None

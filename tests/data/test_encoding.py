@@ -117,8 +117,8 @@ def test_words_of_sentence_pieces_end_at_spaces_and_punctuation(kind: str) -> No
     text = 'the cat saw "the baker", the cat.'
     data = encode(examples((text, "")), fast, max_length=32, words=True)
     told = 'the _cat _saw _ " the _ba ker " , _the _cat .'
-    found = fast.convert_ids_to_tokens(data.input_ids[0])
-    assert " ".join(found).replace("\u2581", "_").removeprefix("_") == told
+    tokens = fast.convert_ids_to_tokens(data.input_ids[0])
+    assert " ".join(tokens).replace("\u2581", "_").removeprefix("_") == told
     the, cat, saw, baker = range(4)
     assert data.words == [[the, cat, saw, -1, -1, the, baker, baker, -1, -1, the, cat, -1]]
 
@@ -238,13 +238,13 @@ def test_texts_that_are_cut_are_counted(wordpiece: hf.PreTrainedTokenizerFast) -
     data = examples(("the cat slept the cat slept", "a"), ("a", "b"), ("a a a a a", "b b b"))
     message = r"'data': 2 of 3 texts are longer than 7 tokens \(the longest has 11 and begins 'a a "
     with pytest.warns(MechcoreWarning, match=message) as seen:
-        found = encode(data, wordpiece, max_length=7, words=True)
+        encoded = encode(data, wordpiece, max_length=7, words=True)
     assert len(seen) == 1
     assert seen[0].filename == __file__
-    assert [len(row) for row in found.input_ids] == [7, 5, 7]
-    assert found.segments is not None
-    assert [len(row) for row in found.segments] == [7, 5, 7]
-    assert found.n_cut == 2
+    assert [len(row) for row in encoded.input_ids] == [7, 5, 7]
+    assert encoded.segments is not None
+    assert [len(row) for row in encoded.segments] == [7, 5, 7]
+    assert encoded.n_cut == 2
 
 
 def test_texts_are_not_cut_without_leave(wordpiece: hf.PreTrainedTokenizerFast) -> None:

@@ -50,12 +50,12 @@ def test_a_subset_keeps_its_order() -> None:
 
 def test_a_sample_is_seeded_distinct_and_in_order() -> None:
     examples = Examples("x", frame(100))
-    found = examples.sample(30, seed=1).frame["text_a"].tolist()
-    numbers = [int(text[1:]) for text in found]
+    texts = examples.sample(30, seed=1).frame["text_a"].tolist()
+    numbers = [int(text[1:]) for text in texts]
     assert numbers == sorted(set(numbers))
     assert len(numbers) == 30
-    assert examples.sample(30, seed=1).frame["text_a"].tolist() == found
-    assert examples.sample(30, seed=2).frame["text_a"].tolist() != found
+    assert examples.sample(30, seed=1).frame["text_a"].tolist() == texts
+    assert examples.sample(30, seed=2).frame["text_a"].tolist() != texts
     assert len(examples.sample(1000, seed=1)) == 100
 
 
@@ -114,12 +114,12 @@ def test_samples_keep_the_shares_of_subsets(sizes: dict[str, int], n: int, seed:
 def test_halves_share_no_example_and_halve_every_subset() -> None:
     data = many({"a": 8, "b": 5, "c": 1})
     halves = data.halves(3)
-    counts = [each.frame["subset"].value_counts().to_dict() for each in halves]
+    counts = [half.frame["subset"].value_counts().to_dict() for half in halves]
     assert counts == [{"a": 4, "b": 2}, {"a": 4, "b": 3, "c": 1}]
-    texts = [each.frame["text_a"].tolist() for each in halves]
+    texts = [half.frame["text_a"].tolist() for half in halves]
     assert sorted(texts[0] + texts[1]) == sorted(data.frame["text_a"])
     order = {text: i for i, text in enumerate(data.frame["text_a"])}
-    assert all(each == sorted(each, key=order.__getitem__) for each in texts)
+    assert all(half == sorted(half, key=order.__getitem__) for half in texts)
     assert data.halves(3)[0].frame.equals(halves[0].frame)
     assert not data.halves(4)[0].frame.equals(halves[0].frame)
     with pytest.raises(InputError, match=r"2 in 2 subsets cannot be halved"):
@@ -132,7 +132,7 @@ def test_the_same_texts_are_in_the_same_half() -> None:
     frame = pd.DataFrame(rows, columns=["text_a", "text_b", "subset"]).assign(label="l")
     seen = set()
     for seed in range(20):
-        halves = [each.frame for each in Examples("twice", frame).halves(seed)]
+        halves = [half.frame for half in Examples("twice", frame).halves(seed)]
         assert [sum(len(half) for half in halves), len(frame)] == [13, 13]
         keys = [set(zip(half["text_a"], half["text_b"], strict=True)) for half in halves]
         assert not keys[0] & keys[1]
@@ -225,9 +225,9 @@ def test_clusters_are_numbers_and_an_empty_one_is_an_example_of_its_own() -> Non
 def test_parts_keep_clusters_and_population() -> None:
     examples = Examples("x", frame(cluster=list("aabbcc")), "texts")
     parts = [examples.subset("late"), examples.labelled("yes"), examples.sample(3, 0)]
-    for each in [*parts, *examples.halves(0)]:
-        assert each.population == "texts"
-        assert each.clusters is not None
+    for part in [*parts, *examples.halves(0)]:
+        assert part.population == "texts"
+        assert part.clusters is not None
 
 
 def test_a_cluster_is_in_one_half() -> None:
@@ -272,6 +272,6 @@ def test_near_copies_are_counted(pairs_: list[tuple[str, str]], n: int) -> None:
         warn_of_copies("id", examples)
         known = table.assign(cluster="one")
         warn_of_copies("id", Examples("x", known))
-    said = [str(each.message) for each in caught]
+    said = [str(warning.message) for warning in caught]
     assert len(said) == (n > 0)
-    assert all(f"{n} of {len(table)} examples share a text" in each for each in said)
+    assert all(f"{n} of {len(table)} examples share a text" in text for text in said)

@@ -80,8 +80,8 @@ def test_any_table_that_pandas_writes_reads_back_or_is_refused(
 )
 def test_unbalanced_quotes_are_plain_characters(write: Write, rows: list[str]) -> None:
     path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
-    found = read_examples(path).frame[["text_a", "text_b", "label"]]
-    assert found.to_numpy().tolist() == [row.split("\t") for row in rows]
+    cells = read_examples(path).frame[["text_a", "text_b", "label"]]
+    assert cells.to_numpy().tolist() == [row.split("\t") for row in rows]
 
 
 def test_quotes_of_csv_that_close_their_cell(write: Write) -> None:
@@ -89,8 +89,8 @@ def test_quotes_of_csv_that_close_their_cell(write: Write) -> None:
     rows = ['"She said ""no"", he",5" pipe,0', f'"{long}","two\r\nlines",1']
     limit = csv.field_size_limit()
     path = write("x.csv", "premise,hypothesis,label\r\n" + "\r\n".join(rows))
-    found = read_table(path).to_numpy().tolist()
-    assert found == [['She said "no", he', '5" pipe', "0"], [long, "two\r\nlines", "1"]]
+    cells = read_table(path).to_numpy().tolist()
+    assert cells == [['She said "no", he', '5" pipe', "0"], [long, "two\r\nlines", "1"]]
     assert csv.field_size_limit() == limit
     short = read_table(write("short.csv", 'premise,hypothesis,label\n"""a"" b",c\n'))
     assert short.iloc[0].tolist() == ['"a" b', "c", None]

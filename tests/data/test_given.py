@@ -50,22 +50,22 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 
 
 def given_of(data: Any, split: Any = "id", **options: Any) -> Examples:
-    found = given_examples(data, split, **options)
-    assert found is not None
-    return found
+    examples = given_examples(data, split, **options)
+    assert examples is not None
+    return examples
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str, tmp_path: Path) -> None:
-    found = given_of(FORMS[form](tmp_path), "id", columns=COLUMNS, label_map=NAMES)
-    pd.testing.assert_frame_equal(found.frame, EXPECTED, check_dtype=False)
+    examples = given_of(FORMS[form](tmp_path), "id", columns=COLUMNS, label_map=NAMES)
+    pd.testing.assert_frame_equal(examples.frame, EXPECTED, check_dtype=False)
 
 
 def test_examples_keep_their_name_and_get_the_meanings_of_their_labels() -> None:
     given = Examples("mine", EXPECTED.assign(label=["1", "0"]))
-    found = given_of(given, "id", label_map=NAMES)
-    assert found.name == "mine"
-    pd.testing.assert_frame_equal(found.frame, EXPECTED, check_dtype=False)
+    examples = given_of(given, "id", label_map=NAMES)
+    assert examples.name == "mine"
+    pd.testing.assert_frame_equal(examples.frame, EXPECTED, check_dtype=False)
 
 
 def test_a_data_set_that_knows_the_names_of_its_labels() -> None:
@@ -74,19 +74,19 @@ def test_a_data_set_that_knows_the_names_of_its_labels() -> None:
     )
     data = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features)
     with pytest.warns(UserWarning, match=r"skipped 1 of 3 examples without a label"):
-        found = given_of(data, "ood")
-    assert found.frame["label"].tolist() == ["bad", "good"]
-    assert found.name == "ood"
+        examples = given_of(data, "ood")
+    assert examples.frame["label"].tolist() == ["bad", "good"]
+    assert examples.name == "ood"
     with pytest.warns(UserWarning, match="skipped 1 of 3"):  # numbers of other files
-        found = given_of(data, "ood", label_map={"0": "bad", "1": "good"})
-    assert found.frame["label"].tolist() == ["bad", "good"]
+        examples = given_of(data, "ood", label_map={"0": "bad", "1": "good"})
+    assert examples.frame["label"].tolist() == ["bad", "good"]
 
 
 def test_a_stream_that_knows_nothing_of_its_columns() -> None:
     stream = datasets.IterableDataset.from_generator(lambda: iter(ROWS))
     assert stream.features is None
-    found = given_of(stream, "id", columns=COLUMNS, label_map=NAMES)
-    pd.testing.assert_frame_equal(found.frame, EXPECTED, check_dtype=False)
+    examples = given_of(stream, "id", columns=COLUMNS, label_map=NAMES)
+    pd.testing.assert_frame_equal(examples.frame, EXPECTED, check_dtype=False)
 
 
 @pytest.mark.parametrize("kind", [str, int])
@@ -94,9 +94,9 @@ def test_columns_and_labels_that_are_numbers(kind: Callable[[str], Any]) -> None
     data = pd.DataFrame([["a b", "c", 1], ["d", "e f", 0]])
     columns: Any = {"text_a": kind("0"), "text_b": kind("1"), "label": kind("2")}
     names: Any = {kind(label): name for label, name in NAMES.items()}
-    found = given_of(data, "id", columns=columns, label_map=names)
+    examples = given_of(data, "id", columns=columns, label_map=names)
     expected = EXPECTED.assign(subset="all")
-    pd.testing.assert_frame_equal(found.frame, expected, check_dtype=False)
+    pd.testing.assert_frame_equal(examples.frame, expected, check_dtype=False)
     again = given_of(Examples("id", expected.assign(label=["1", "0"])), "id", label_map=names)
     pd.testing.assert_frame_equal(again.frame, expected, check_dtype=False)
 
@@ -109,8 +109,8 @@ def test_the_role_says_which_examples_of_a_task(tmp_path: Path) -> None:
     TASKS.register("mine")(lambda folder: Task("mine", **sources))  # type: ignore[arg-type]
     try:
         for split in files:
-            found = given_of("mine", split)
-            assert found.frame["text_a"].tolist() == [split]
+            examples = given_of("mine", split)
+            assert examples.frame["text_a"].tolist() == [split]
     finally:
         TASKS.remove("mine")
 
@@ -123,8 +123,8 @@ def test_a_name_of_both_a_task_and_a_file(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_texts_are_examples_where_labels_do_not_matter() -> None:
-    found = given_of(["a", ("b", "c")], "id", labelled=False)
-    assert found.frame[["text_a", "text_b"]].to_numpy().tolist() == [["a", ""], ["b", "c"]]
+    examples = given_of(["a", ("b", "c")], "id", labelled=False)
+    assert examples.frame[["text_a", "text_b"]].to_numpy().tolist() == [["a", ""], ["b", "c"]]
     with pytest.raises(InputError, match="found texts without labels"):
         given_examples(["a", "b"], "id")
 

@@ -15,8 +15,8 @@ NLI = ("contradiction", "entailment", "neutral")
 @pytest.mark.parametrize("classes", list(itertools.permutations(NLI)))
 def test_a_label_is_its_class_in_any_order_of_the_classes(classes: tuple[str, ...]) -> None:
     matrix = LabelMap.between(set(NLI), classes).matrix(NLI)
-    found = [[classes[i] for i in row.nonzero().flatten()] for row in matrix]
-    assert found == [[name] for name in NLI]
+    names = [[classes[i] for i in row.nonzero().flatten()] for row in matrix]
+    assert names == [[name] for name in NLI]
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def test_three_classes_are_scored_on_two_labels(label: str, classes: tuple[str, 
 
 
 def test_a_class_with_a_negated_name_is_matched_itself() -> None:
-    found = LabelMap.between(["not_entailment", "entailment"], ["not_entailment", "entailment"])
-    assert found.correct == {"not_entailment": {0}, "entailment": {1}}
+    labels = LabelMap.between(["not_entailment", "entailment"], ["not_entailment", "entailment"])
+    assert labels.correct == {"not_entailment": {0}, "entailment": {1}}
     paws = LabelMap.between(["not equivalent"], ["Equivalent", "Not-Equivalent"])
     assert paws.correct == {"not equivalent": {1}}
 
@@ -42,8 +42,8 @@ def test_case_and_spaces_do_not_matter(label: str) -> None:
 
 
 def test_the_mapping_reads_as_words() -> None:
-    found = str(LabelMap.between(["entailment", "non-entailment"], NLI))
-    assert found == (
+    text = str(LabelMap.between(["entailment", "non-entailment"], NLI))
+    assert text == (
         "entailment -> entailment (1); non-entailment -> contradiction (0) or neutral (2)"
     )
 

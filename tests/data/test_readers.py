@@ -74,8 +74,8 @@ texts = st.text(st.one_of(letters, st.sampled_from("\"', ;#\\ab")), min_size=1, 
 def test_any_text_survives(tmp_path: Path, ending: str, pairs: list[tuple[str, str]]) -> None:
     frame = pd.DataFrame(pairs, columns=["premise", "hypothesis"]).assign(label="x")
     path = saved(frame, tmp_path / f"any.{ending}")
-    found = read_examples(path).frame
-    assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
+    table = read_examples(path).frame
+    assert list(zip(table["text_a"], table["text_b"], strict=True)) == pairs
 
 
 def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
@@ -116,17 +116,17 @@ def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
 )
 def test_known_columns(write: Write, names: list[str], expected: tuple[str | None, ...]) -> None:
     path = write("file.csv", ",".join(names) + "\n" + ",".join(f"<{n}>" for n in names) + "\n")
-    found = columns(read_examples(path))
+    cells = columns(read_examples(path))
     defaults = ("", "", "", "all")
-    for split, name, default in zip(found, expected, defaults, strict=True):
-        assert found[split] == [default if name is None else f"<{name}>"]
+    for split, name, default in zip(cells, expected, defaults, strict=True):
+        assert cells[split] == [default if name is None else f"<{name}>"]
 
 
 def test_other_columns_are_named_by_the_user(write: Write) -> None:
     path = write("x.csv", "premise,left,right,gold,kind\np,a,b,e,k\n")
     given = {"text_a": "left", "text_b": "right", "label": "gold", "subset": "kind"}
-    found = columns(read_examples(path, columns=given))
-    assert found == {"text_a": ["a"], "text_b": ["b"], "label": ["e"], "subset": ["k"]}
+    cells = columns(read_examples(path, columns=given))
+    assert cells == {"text_a": ["a"], "text_b": ["b"], "label": ["e"], "subset": ["k"]}
 
 
 @pytest.mark.parametrize(
@@ -147,15 +147,15 @@ def test_clusters_have_a_column(cells: dict, given: dict, expected: list[str] | 
         {"text_a": list("aabb"), "label": "l"} | {n: [*c] for n, c in cells.items()}
     )
     for skip_empty in (False, True):
-        found = examples_of(table, "x", name="x", columns=given, skip_empty=skip_empty).frame
-        assert (found["cluster"].tolist() if "cluster" in found else None) == expected
+        frame = examples_of(table, "x", name="x", columns=given, skip_empty=skip_empty).frame
+        assert (frame["cluster"].tolist() if "cluster" in frame else None) == expected
 
 
 def test_texts_that_are_not_read_are_named(write: Write) -> None:
     path = write("x.csv", "question,context,date,label\nis it,it is so in most cases,6 May,e\n")
     with pytest.warns(MechcoreWarning) as told:
         assert columns(read_examples(path))["text_b"] == [""]
-    assert [str(each.message) for each in told] == [
+    assert [str(warning.message) for warning in told] == [
         f"{path}: texts are read only from column question, but context also holds texts: for "
         "pairs, add --columns text_b=context; for single texts, --columns "
         "text_a=question (columns= in Python)"
@@ -212,8 +212,8 @@ def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Wri
     rows = "a\tb\t-\nc\td\tneutral\ne\tf\t-\n"
     path = write("dev.tsv", f"sentence1\tsentence2\tgold_label\n{rows}")
     with pytest.warns(MechcoreWarning, match="skipped 2 of 3 examples without a label") as seen:
-        found = columns(read_examples(path))
-    assert found["text_a"] == ["c"]
+        cells = columns(read_examples(path))
+    assert cells["text_a"] == ["c"]
     assert len(seen) == 1
     assert seen[0].filename == __file__
 
@@ -303,13 +303,13 @@ def test_two_columns_that_differ_and_could_serve_for_one_role(
 ) -> None:
     path = saved(pd.DataFrame({k: [*v] for k, v in table.items()}), tmp_path / "x.csv")
     with pytest.warns(MechcoreWarning) as told:
-        found = columns(read_examples(path))
+        cells = columns(read_examples(path))
     assert len(told) == 1
     message = str(told[0].message)
     assert f"columns {pair}" in message
     assert f"could both be {split} and differ in {differ} of 2 rows" in message
     chosen = message.split(": columns ")[1].split(" and ")[0]
-    assert found[split] == [*table[chosen]]
+    assert cells[split] == [*table[chosen]]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_examples(path, columns={split: chosen})
@@ -331,8 +331,8 @@ def test_columns_that_say_the_same_or_serve_for_another_role(tmp_path: Path, tab
 
 def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
     path = write("x.csv", "premise,hypothesis,label\nNA,null,None\nnan,NaN,n/a\n")
-    found = columns(read_examples(path))
-    assert (found["text_a"], found["text_b"], found["label"]) == (
+    cells = columns(read_examples(path))
+    assert (cells["text_a"], cells["text_b"], cells["label"]) == (
         ["NA", "nan"],
         ["null", "NaN"],
         ["None", "n/a"],
@@ -412,8 +412,8 @@ def test_unlabelled_files_need_no_column_that_is_mapped_for_others(tmp_path: Pat
     path = tmp_path / "texts.csv"
     path.write_text("context,claim\na b,a\n")
     columns = {"text_a": "context", "text_b": "claim", "label": "verdict", "subset": "pattern"}
-    found = read_examples(path, columns=columns, labelled=False).frame
-    assert found.iloc[0].tolist() == ["a b", "a", "", "all"]
+    frame = read_examples(path, columns=columns, labelled=False).frame
+    assert frame.iloc[0].tolist() == ["a b", "a", "", "all"]
     with pytest.raises(InputError, match="no column 'verdict'"):
         read_examples(path, columns=columns)
     with pytest.raises(InputError, match="no column 'claims'"):
@@ -504,8 +504,8 @@ def test_meanings_do_not_hang_on_spaces_or_on_how_a_whole_number_is_written(
     given: str, number: str
 ) -> None:
     labels = pd.Series(["Yes ", "Yes", "0", "0.0", " 0 ", "0.5", "No"], dtype=object)
-    found = with_meanings(labels, {given: "entailment", number: "neutral"})
-    assert found.tolist() == ["entailment"] * 2 + ["neutral"] * 3 + ["0.5", "No"]
+    meanings = with_meanings(labels, {given: "entailment", number: "neutral"})
+    assert meanings.tolist() == ["entailment"] * 2 + ["neutral"] * 3 + ["0.5", "No"]
     both = with_meanings(labels[2:4], {"0": "a", "0.0": "b"})  # as it is written comes first
     assert both.tolist() == ["a", "b"]
 

@@ -249,9 +249,9 @@ def test_without_a_network_the_files_are_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def content(*sources: Source) -> list[dict]:
-    found = sources_content(sources, digest)
-    assert json.loads(json.dumps(found)) == found
-    return found
+    listed = sources_content(sources, digest)
+    assert json.loads(json.dumps(listed)) == listed
+    return listed
 
 
 def test_content_follows_the_file_and_not_its_place(save: Save) -> None:
@@ -293,7 +293,7 @@ def test_names_of_several_sources_count_as_they_name_subsets(save: Save) -> None
     a, b, c = (Source(path=save(plain, f"{name}.csv")) for name in "abc")
     assert content(a) == content(b)
     assert content(a, b) != content(a, c)
-    named = [replace(each, subset="s") for each in (a, b, c)]
+    named = [replace(source, subset="s") for source in (a, b, c)]
     assert content(*named[:2]) == content(named[0], named[2])
 
 
@@ -348,8 +348,8 @@ def test_settings_that_cannot_be(given: dict[str, Any], message: str) -> None:
 def test_labels_that_are_not_given_are_left_out_with_their_number(tmp_path: Path) -> None:
     numbered([1, -1, -1, 0]).save_to_disk(str(tmp_path / "part"))
     with pytest.warns(MechcoreWarning, match=r"skipped 2 of 4 examples without a label"):
-        found = rows([Source(path=tmp_path / "part")])
-    assert [row[0] for row in found] == ["a", "d"]
+        read = rows([Source(path=tmp_path / "part")])
+    assert [row[0] for row in read] == ["a", "d"]
     assert len(rows([Source(path=tmp_path / "part")], labelled=False)) == 4
     numbered([-1, -1]).save_to_disk(str(tmp_path / "none"))
     with pytest.warns(MechcoreWarning), pytest.raises(InputError, match="no labelled example"):

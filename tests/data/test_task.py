@@ -56,8 +56,8 @@ def made(**changes: Any) -> Task:
 
 def test_a_file_is_read_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATA", "/data/of mine")
-    found = find_task(written(tmp_path, YAML))
-    assert found == Task(
+    task = find_task(written(tmp_path, YAML))
+    assert task == Task(
         name="mine",
         about="Mine.",
         classes=("no", "yes"),
@@ -243,8 +243,8 @@ def test_mnli_and_hans(tmp_path: Path, prefixed: bool, dashes: bool) -> None:
     halves = task.groups["OOD"], task.groups["OOD-E"]
     assert sorted(itertools.chain(*halves)) == sorted(ood.subset_names)
     for half, label in zip(halves, ("non-entailment", "entailment"), strict=True):
-        found = ood.frame[ood.frame["subset"].isin(half)]
-        assert (len(half), len(found), set(found["label"])) == (15, 30, {label})
+        part = ood.frame[ood.frame["subset"].isin(half)]
+        assert (len(half), len(part), set(part["label"])) == (15, 30, {label})
     ends = ["object_swap", "ln_preposition", "cn_embedded_under_if", "cn_embedded_under_verb"]
     for name, end in zip(task.groups["main text"], ends, strict=True):
         assert name.endswith(end)
@@ -265,8 +265,8 @@ def test_qqp_and_paws(tmp_path: Path) -> None:
     task = find_task("qqp-paws", qqp_folder(tmp_path))
     for split in (task.train, task.id):
         with pytest.warns(MechcoreWarning, match="skipped 1 of 3 examples that lack a text"):
-            found = read_sources(split).frame
-        assert list(found["label"]) == ["not_duplicate", "duplicate"]
+            frame = read_sources(split).frame
+        assert list(frame["label"]) == ["not_duplicate", "duplicate"]
     ood = read_sources(task.ood).frame
     assert sorted(ood["text_a"]) == ["f g", "h i", "j k"]
     assert list(ood["label"]) == list(ood["subset"])

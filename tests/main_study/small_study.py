@@ -33,7 +33,7 @@ CONFIG = StudyConfig(
 
 def results(out: Path) -> dict[str, Any]:
     """What was found, without notes on the run; of tensors the values, as headers have no order."""
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
         if not path.is_file() or name.startswith("store/") or name in ("config.json", "study.json"):
@@ -41,12 +41,12 @@ def results(out: Path) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt") as file:
                 tensors = {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
-                found[name] = (file.metadata(), tensors)
+                contents[name] = (file.metadata(), tensors)
         elif path.suffix in (".csv", ".json"):
-            found[name] = path.read_bytes()
+            contents[name] = path.read_bytes()
         else:
-            found[name] = "there"  # drawings of these tables
-    return found
+            contents[name] = "there"  # drawings of these tables
+    return contents
 
 
 def leave_out_the_report(patch: pytest.MonkeyPatch) -> None:

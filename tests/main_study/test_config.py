@@ -124,7 +124,7 @@ def test_each_variant_has_its_study() -> None:
     assert [*both.each_variant().items()] == [*named.items()]
     # Jobs have the resources of the whole study.
     both = replace(both, resources=Resources(cpus=3))
-    assert {each.resources.cpus for each in both.each_variant().values()} == {3}
+    assert {study.resources.cpus for study in both.each_variant().values()} == {3}
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,12 @@ def with_tolerance(tolerance: float) -> StudyConfig:
 
 def histories(masks: Path) -> dict[str, float]:
     """How far from its target each training ended, by mask; without the package's own reader."""
-    found = {}
+    gaps = {}
     for path in masks.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
             target_sparsity = float(file.metadata()["target_sparsity"])
-            found[path.stem] = abs(float(file.get_tensor("history")[-1, 1]) - target_sparsity)
-    return found
+            gaps[path.stem] = abs(float(file.get_tensor("history")[-1, 1]) - target_sparsity)
+    return gaps
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "out"
     with undrawn(), pytest.warns(MechcoreWarning) as told:
         run_study(CONFIG, out)
-    texts = [str(each.message) for each in told if "too few examples" in str(each.message)]
+    texts = [str(warning.message) for warning in told if "too few examples" in str(warning.message)]
     assert texts[0].startswith(
         "describe: in domain: too few examples: 10 of the rarest label, at least 50"
     )
@@ -82,8 +82,8 @@ def out(whole: Path, tmp_path: Path) -> Path:
 def manifests(out: Path) -> set[str]:
     """Keys of what pruning has trained."""
     paths = (out / "store" / "objects").glob("*/*/manifest.json")
-    found = [json.loads(path.read_text()) for path in paths]
-    return {each["key"] for each in found if each["kind"] == "prune"}
+    made = [json.loads(path.read_text()) for path in paths]
+    return {manifest["key"] for manifest in made if manifest["kind"] == "prune"}
 
 
 def table(out: Path, name: str) -> pd.DataFrame:
@@ -151,8 +151,8 @@ def test_without_any_mask_the_report_is_about_the_full_model(
     trained = manifests(out)
     with pytest.warns(MechcoreWarning) as told:
         (report,) = run_study(with_tolerance(0.0), out)
-    messages = [str(each.message) for each in told]
-    assert any("no mask reached its target, so there is no core" in each for each in messages)
+    messages = [str(warning.message) for warning in told]
+    assert any("no mask reached its target, so there is no core" in line for line in messages)
     assert manifests(out) == trained
     assert set(table(out, "accuracy")["subnetwork"]) == {"full"}
     assert len(table(out, "roles")) == 28
@@ -193,8 +193,8 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
     # The low target is nearly reached by every seed, the high one by none.
     missing, grid = table(out, "missing_grid_masks"), table(out, "grid")
     columns = ["checkpoint", "target_sparsity", "seed"]
-    for found, share in ((missing, HIGH), (grid, LOW)):
-        masks = {*found[columns].itertuples(index=False, name=None)}
+    for rows, share in ((missing, HIGH), (grid, LOW)):
+        masks = {*rows[columns].itertuples(index=False, name=None)}
         assert masks == {(step, share, seed) for step in (early, last) for seed in (42, 43)}
     assert set(table(out, "mean_effective_size")["checkpoint"]) == {early, last}
     assert "among its remaining masks, so it can be too large" in seen(report)

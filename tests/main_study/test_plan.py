@@ -307,9 +307,9 @@ def test_halves_are_pruned_beside_what_there_is(config: StudyConfig) -> None:
 
 def test_every_job_comes_after_those_that_it_needs(config: StudyConfig) -> None:
     both = replace(config, variants={"a": config, "b": config})
-    for each in (config, both, embedded(checkpoints=("embedded",))):
+    for study in (config, both, embedded(checkpoints=("embedded",))):
         seen: set[str] = set()
-        for job in make_plan(each).jobs:
+        for job in make_plan(study).jobs:
             assert {need.key for need in job.needs.values()} <= seen
             assert job.key not in seen
             seen.add(job.key)
@@ -439,7 +439,7 @@ def test_only_what_is_asked_for_is_read(config: StudyConfig) -> None:
 def test_names_of_data(config: StudyConfig, tmp_path: Path) -> None:
     data = write_data(tmp_path / "mnli.train.csv", 3)
     study = replace(config, data=replace(config.data, train=str(data)))
-    steps = [make_plan(each).parts[0].jobs["describe"].step for each in (study, embedded())]
+    steps = [make_plan(planned).parts[0].jobs["describe"].step for planned in (study, embedded())]
     own, splits = (step.names for step in steps)  # type: ignore[attr-defined]
     assert own == {"train": "mnli", "id": "id-data", "ood": "ood-data"}
     assert splits == {split: split for split in ("train", "id", "ood")}

@@ -65,7 +65,7 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
         ablate(inputs.model, ["L0.H0"], data[split], means, split=split, batch_size=32)  # type: ignore[arg-type]
         for split in TEST_SPLITS
     ]
-    rows = pd.concat([ablation_table(each, n_resamples=100) for each in answers])
+    rows = pd.concat([ablation_table(ablated, n_resamples=100) for ablated in answers])
     rows = rows.query("subset == 'all'").set_index("split")
     assert rows["n"].tolist() == [N, N]
     full = rows["accuracy"] - rows["accuracy_change"]

@@ -66,9 +66,9 @@ def test_yaml_texts_stay_what_they_are(tmp_path: Path, value: str) -> None:
     ],
 )
 def test_yaml_values_are_those_of_yaml_1_2(text: str, value: Any) -> None:
-    found = parse_yaml(f"x: {text}\n")
-    assert found == {"x": value}
-    assert type(found["x"]) is type(value)
+    parsed = parse_yaml(f"x: {text}\n")
+    assert parsed == {"x": value}
+    assert type(parsed["x"]) is type(value)
 
 
 def test_yaml_names_are_text(tmp_path: Path) -> None:

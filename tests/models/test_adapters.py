@@ -60,13 +60,13 @@ def test_a_padded_batch_without_a_padding_id_is_an_error(cases: Cases) -> None:
 
 
 def test_adapters_are_registered_as_entry_points() -> None:
-    found = {
+    points = {
         point.name: point.load() for point in entry_points(group="transformer_lens.architectures")
     }
     encoders = {"Bert", "Roberta", "XLMRoberta", "Camembert", "Electra", "DistilBert", "Albert"}
     for name in encoders | {"MPNet", "GPT2", "Llama", "Mistral", "Qwen2"}:
         assert (
-            found[f"{name}ForSequenceClassification"]
+            points[f"{name}ForSequenceClassification"]
             is SUPPORTED_ARCHITECTURES[f"{name}ForSequenceClassification"]
         )
 

@@ -265,9 +265,9 @@ def test_other_precisions_and_numbers_that_are_no_weights(bert: Path, dtype: tor
     rounded = {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
     more = {"bert.embeddings.position_ids": torch.arange(48)[None]}
     save_file({**rounded, **more}, file, {"format": "pt"})
-    found = logits(bert)
+    answers = logits(bert)
     save_file({name: t.float() for name, t in rounded.items()}, file, {"format": "pt"})
-    close(found, logits(bert), 0)
+    close(answers, logits(bert), 0)
 
 
 # -- files outside --------------------------------------------------------------------------------

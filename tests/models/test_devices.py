@@ -44,21 +44,21 @@ def test_hooks_of_accelerate_and_masks_get_along(case: Case) -> None:
     model.requires_grad_(False)
     labels = torch.arange(5) % len(CLASSES)
     batches = [{**padded(texts(seed=seed)), "labels": labels} for seed in (1, 2)]
-    plain, dispatched = (MeanActivations.compute(each, batches) for each in (case.model, model))
+    plain, dispatched = (MeanActivations.compute(m, batches) for m in (case.model, model))
     close(dispatched.z, plain.z, 1e-6)
     close(dispatched.mlp, plain.mlp, 1e-6)
     gradients = []
-    for each, means in ((case.model, plain), (model, dispatched)):
-        values = torch.full_like(Mask.full(each).values, 0.5).requires_grad_()
-        with masked(each, Mask(values), means) as run:
+    for network, means in ((case.model, plain), (model, dispatched)):
+        values = torch.full_like(Mask.full(network).values, 0.5).requires_grad_()
+        with masked(network, Mask(values), means) as run:
             run(batches[0]).square().sum().backward()
         assert values.grad is not None
         gradients.append(values.grad)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
     mask = Mask.full(model).without("L0.H1")
-    found = evaluate(model, batches, mask=mask, means=dispatched)
+    evaluation = evaluate(model, batches, mask=mask, means=dispatched)
     expected = evaluate(case.model, batches, mask=mask, means=plain)
-    close(found.logits, expected.logits)
+    close(evaluation.logits, expected.logits)
 
 
 @pytest.mark.parametrize(

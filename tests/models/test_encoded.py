@@ -76,13 +76,13 @@ CALLS: dict[str, Callable[[Any, Any, MeanActivations], Any]] = {
 }
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(value: Any, expected: Any) -> None:
     if isinstance(expected, pd.DataFrame):
-        pd.testing.assert_frame_equal(found, expected)
+        pd.testing.assert_frame_equal(value, expected)
     elif torch.is_tensor(expected):
-        assert torch.equal(found, expected)
+        assert torch.equal(value, expected)
     else:
-        assert found == expected
+        assert value == expected
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -113,12 +113,12 @@ def test_a_prompt_and_answers_for_a_language_model(cases: helpers.Cases) -> None
     frame = FRAME.assign(label=["yes", "no", "yes", "no", "no"])
     with pytest.raises(InputError, match=r"answer words.*mechcore.models.encoded.as_encoded"):
         evaluate(case.model, frame)
-    found = as_encoded(
+    data = as_encoded(
         case.model, frame, prompt="{a} . {b}", answers={"yes": "yes", "no": "no"}, split="ood"
     )
     ids = load_tokenizer(case.path)("the cat saw a dog . a dog ran", add_special_tokens=False)
-    assert found.input_ids[0] == ids["input_ids"]
-    assert evaluate(case.model, found, in_domain=False).logits.shape == (5, 2)
+    assert data.input_ids[0] == ids["input_ids"]
+    assert evaluate(case.model, data, in_domain=False).logits.shape == (5, 2)
 
 
 def test_a_prompt_without_the_token_that_texts_begin_with(cases: helpers.Cases) -> None:
@@ -130,9 +130,9 @@ def test_a_prompt_without_the_token_that_texts_begin_with(cases: helpers.Cases) 
         without = as_encoded(cases.get("gpt2-lm").model, frame, prompt="{a} . {b} ", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = as_encoded(cases.get("gpt2-lm").model, frame, prompt="[CLS] {a} . {b} ", **options)
+        data = as_encoded(cases.get("gpt2-lm").model, frame, prompt="[CLS] {a} . {b} ", **options)
     bos = tokenizer.bos_token_id
-    assert list(found.input_ids) == [[bos, *ids] for ids in without.input_ids]
+    assert list(data.input_ids) == [[bos, *ids] for ids in without.input_ids]
 
 
 def test_texts_that_are_too_long_are_cut_when_asked(model: Any) -> None:
@@ -151,9 +151,9 @@ def test_a_model_without_a_checkpoint_has_no_tokenizer() -> None:
     with pytest.raises(InputError, match=r"tokenizer: not known for Bert.*mechcore\.load_model"):
         MeanActivations.compute(model, FRAME)
     tokenizer = helpers.word_tokenizer()
-    found = MeanActivations.compute(model, as_encoded(model, FRAME, tokenizer=tokenizer))
+    activations = MeanActivations.compute(model, as_encoded(model, FRAME, tokenizer=tokenizer))
     pairs = tokenizer(FRAME["text_a"].tolist(), FRAME["text_b"].tolist())
-    assert int(found.counts) == sum(map(len, pairs["input_ids"]))
+    assert int(activations.counts) == sum(map(len, pairs["input_ids"]))
 
 
 def test_batches_are_no_examples(model: Any, encoded: Any, means: MeanActivations) -> None:

@@ -48,11 +48,11 @@ def test_other_settings(name: str, changes: dict[str, Any], n_layers: int, tmp_p
     assert shape == ModelShape(n_layers, helpers.N_HEADS)
     assert len(attentions(reference, rows[0])) == n_layers
     with torch.no_grad():
-        found = forward(model, padded(rows, "left", extra=2))
-        close(found, reference_logits(reference, rows))
+        logits = forward(model, padded(rows, "left", extra=2))
+        close(logits, reference_logits(reference, rows))
         for component in shape.components[::2]:
             with masked(model, Mask.full(model).without(component), fill="zero") as run:
-                assert (run(padded(rows)) - found).abs().max() > 1e-4
+                assert (run(padded(rows)) - logits).abs().max() > 1e-4
 
 
 def test_a_pattern_that_a_hook_changes_is_used(families: Families, name: str) -> None:
@@ -74,20 +74,20 @@ def test_a_pattern_that_a_hook_changes_is_used(families: Families, name: str) ->
 def test_the_cache_has_transformer_lenss_names_and_shapes(families: Families, name: str) -> None:
     n, heads, width, family = 6, helpers.N_HEADS, helpers.D_MODEL, ENCODERS[name]
     with torch.no_grad():
-        _, found = families.get(name).model.run_with_cache(texts((n,))[0][None])
+        _, cache = families.get(name).model.run_with_cache(texts((n,))[0][None])
     for layer in range(N_LAYERS):
         shapes = dict.fromkeys("qkvz" if family.projected else "z", (1, n, heads, width // heads))
         shapes |= dict.fromkeys(("pattern", "attn_scores"), (1, heads, n, n))
         residual = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
         shapes |= dict.fromkeys(residual, (1, n, width))
         for part, shape in shapes.items():
-            assert found[part, layer].shape == shape
-        close(found["attn_scores", layer].softmax(-1), found["pattern", layer], 1e-6)
+            assert cache[part, layer].shape == shape
+        close(cache["attn_scores", layer].softmax(-1), cache["pattern", layer], 1e-6)
         mid = "ln2" if family.pre_norm else "mlp.in"
-        close(found["resid_mid", layer], found[f"blocks.{layer}.{mid}.hook_in"], 0)
+        close(cache["resid_mid", layer], cache[f"blocks.{layer}.{mid}.hook_in"], 0)
         if layer > family.between:
-            close(found["resid_pre", layer], found["resid_post", layer - 1], 0)
-    assert found["hook_embed"].shape[:2] == (1, n)
+            close(cache["resid_pre", layer], cache["resid_post", layer - 1], 0)
+    assert cache["hook_embed"].shape[:2] == (1, n)
 
 
 def test_layers_that_share_weights_are_not_folded(families: Families, tmp_path: Path) -> None:
@@ -109,15 +109,15 @@ def test_hooks_of_queries_and_keys_see_tokens_not_relative_positions(families: F
     attention = model.blocks[1].attn
     kept: dict[str, list[torch.Tensor]] = {"hook_in": [], "hook_q": [], "hook_k": []}
     hooks: list[Any] = [
-        (f"blocks.1.attn.{each}", lambda x, hook, each=each: kept[each].append(x)) for each in kept
+        (f"blocks.1.attn.{part}", lambda x, hook, part=part: kept[part].append(x)) for part in kept
     ]
     with torch.no_grad(), model.hooks(fwd_hooks=hooks):
         for _ in range(2):
             forward(model, {"input_ids": ids})
         for part in "qk":
             matrix = getattr(attention, part).original_component
-            for x, found in zip(kept["hook_in"], kept[f"hook_{part}"], strict=True):
-                close(found.flatten(2), matrix(x), 0)
+            for x, y in zip(kept["hook_in"], kept[f"hook_{part}"], strict=True):
+                close(y.flatten(2), matrix(x), 0)
 
 
 def test_queries_that_a_hook_changes_are_used_not_those_of_positions(families: Families) -> None:
@@ -158,15 +158,15 @@ def test_debertas_that_are_refused(tmp_path: Path) -> None:
 def test_attention_of_modernbert(families: Families) -> None:
     model = families.get("ModernBert").model  # half a window is 3
     with torch.no_grad():
-        _, found = model.run_with_cache(texts((12,))[0][None])
-        fused = model.blocks[1].attn.qkv.original_component(found["blocks.1.attn.hook_in"])
+        _, cache = model.run_with_cache(texts((12,))[0][None])
+        fused = model.blocks[1].attn.qkv.original_component(cache["blocks.1.attn.hook_in"])
     far = (torch.arange(12)[:, None] - torch.arange(12)).abs() > 3
     for layer, is_local in enumerate([False, True, True]):
-        pattern = found["pattern", layer][0]
+        pattern = cache["pattern", layer][0]
         assert (pattern[:, ~far] > 0).all()
         assert (pattern[:, far] == 0).all() if is_local else (pattern[:, far] > 0).all()
     for part, expected in zip("qkv", fused.split(16, -1), strict=True):
-        close(found[part, 1].flatten(2), expected, 0)
+        close(cache[part, 1].flatten(2), expected, 0)
 
 
 def test_a_value_that_a_hook_changes_is_used(families: Families) -> None:

@@ -337,16 +337,16 @@ def test_classifiers_learn_the_padding_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "found"),
+    ("mask", "message"),
     [
         (Mask.stack([FULL, FULL]), r"Mask\(2 masks.* a single mask of zeros and ones"),
         (Mask(torch.full((2, 5), 0.5)), "continuous.* a single mask of zeros and ones"),
         (Mask(torch.ones(3, 5)), "mask has 3 layers x 4 heads with MLPs, the model has 2"),
     ],
 )
-def test_masks_that_do_not_fold(sources: Sources, tmp_path: Path, mask: Mask, found: str) -> None:
+def test_masks_that_do_not_fold(sources: Sources, tmp_path: Path, mask: Mask, message: str) -> None:
     source = sources("bert")
-    with pytest.raises(InputError, match=found):
+    with pytest.raises(InputError, match=message):
         export_checkpoint(source.path, tmp_path / "out", mask, source.means)
     assert not any(tmp_path.iterdir())
 

@@ -137,8 +137,8 @@ def test_layers_as_functions_are_the_model_where_the_family_offers_them(case: Ca
     for side in ("right", "left"):
         inputs = model_inputs(model, padded(texts(), side, extra=1))
         read = read_position(model, inputs)
-        found = masked_stack(stack, inputs, read, ones, z, torch.zeros(shape.n_layers, 1))
-        close(found[0], reference_logits(case.reference, texts()))
+        logits = masked_stack(stack, inputs, read, ones, z, torch.zeros(shape.n_layers, 1))
+        close(logits[0], reference_logits(case.reference, texts()))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -157,8 +157,8 @@ def test_pretrained_models_load_and_get_a_classification_head(name: str, tmp_pat
     else:
         model, body = load_model(path), plain(path, hf.AutoModelForCausalLM)
         with torch.no_grad():
-            found = forward(model, padded(rows, "left", extra=1))[:, -1]
-        close(found, reference_logits(body, rows), 1e-4)
+            logits = forward(model, padded(rows, "left", extra=1))[:, -1]
+        close(logits, reference_logits(body, rows), 1e-4)
         body = body.base_model
     classifier, _ = new_model(path, classes=["no", "yes"], seed=0)
     assert type(classifier) is class_of(name, "ForSequenceClassification")

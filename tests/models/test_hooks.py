@@ -36,13 +36,11 @@ def data() -> EncodedExamples:
 def modules(model: Any) -> dict[str, nn.Module]:
     """Those of a bridge, and those of the model that it wraps."""
     parts = {"": model, "original ": weights_of(model)}
-    return {
-        prefix + name: each for prefix, part in parts.items() for name, each in part.named_modules()
-    }
+    return {prefix + name: m for prefix, part in parts.items() for name, m in part.named_modules()}
 
 
 def fills(model: Any) -> dict[str, bool]:
-    return {name: each.training for name, each in modules(model).items()}
+    return {name: module.training for name, module in modules(model).items()}
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +52,21 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
 def in_training(model: Any) -> Any:
     """A copy in training mode, with one module left in evaluation mode, that drops a lot out."""
     model = copy.deepcopy(model).train()
-    dropouts = [each for each in modules(model).values() if isinstance(each, nn.Dropout)]
+    dropouts = [module for module in modules(model).values() if isinstance(module, nn.Dropout)]
     assert len(dropouts) > 3
-    for each in dropouts:
-        each.p = 0.5
+    for dropout in dropouts:
+        dropout.p = 0.5
     dropouts[-1].eval()
     return model
 
 
-def tensors(found: Any) -> list[Tensor]:
+def tensors(result: Any) -> list[Tensor]:
     """All numbers of a result, in order."""
-    if torch.is_tensor(found):
-        return [found]
-    if isinstance(found, pd.DataFrame):
-        return [torch.tensor(found.select_dtypes("number").to_numpy(dtype=float))]
-    return [each for part in found for each in tensors(part)]
+    if torch.is_tensor(result):
+        return [result]
+    if isinstance(result, pd.DataFrame):
+        return [torch.tensor(result.select_dtypes("number").to_numpy(dtype=float))]
+    return [tensor for part in result for tensor in tensors(part)]
 
 
 Call = Callable[[Any, EncodedExamples], Any]
@@ -102,8 +100,8 @@ def test_a_model_in_training_mode_is_measured_in_evaluation_mode(
     model = in_training(cases.get("bert").model)
     before = fills(model)
     assert {*before.values()} == {True, False}
-    expected, found = (CALLS[call](each, data) for each in (cases.get("bert").model, model))
-    for one, other in zip(tensors(found), tensors(expected), strict=True):
+    expected, result = (CALLS[call](m, data) for m in (cases.get("bert").model, model))
+    for one, other in zip(tensors(result), tensors(expected), strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)
     assert fills(model) == before
     with torch.no_grad():  # it does drop out
@@ -172,25 +170,25 @@ def test_a_copy_adds_nothing_to_the_means_of_the_model(cases: Cases) -> None:
         forward(copies[0], batch)
         yield batch
 
-    found = MeanActivations.compute(model, batches())
+    means = MeanActivations.compute(model, batches())
     forward(copies[0], batch)
-    assert all(map(torch.equal, parts(found), parts(expected)))
+    assert all(map(torch.equal, parts(means), parts(expected)))
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
     """What a call in another thread returns, or raises."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     def run() -> None:
         try:
-            found.append(call())
+            results.append(call())
         except MechcoreError as error:
-            found.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    return found[0]
+    return results[0]
 
 
 def test_another_thread_cannot_run_a_masked_model(case: helpers.Case) -> None:

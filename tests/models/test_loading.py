@@ -123,9 +123,9 @@ UNREAD = "does not read the weights bert.encoder.layer.1.attention.output.LayerN
 )
 def test_damaged_checkpoints(bert: Path, change: Change, message: str) -> None:
     change(bert)
-    found = refusal(bert)
-    assert str(bert) in found
-    assert re.search(message, found), found
+    text = refusal(bert)
+    assert str(bert) in text
+    assert re.search(message, text), text
 
 
 def test_damage_that_matters_to_the_head_or_to_long_texts(bert: Path) -> None:
@@ -226,8 +226,8 @@ T5 = {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}
 def test_models_that_do_something_else(tmp_path: Path, build: Any, message: str) -> None:
     build().save_pretrained(tmp_path)
     helpers.word_tokenizer().save_pretrained(tmp_path)
-    found = refusal(tmp_path)
-    assert re.search(message, found), found
+    text = refusal(tmp_path)
+    assert re.search(message, text), text
 
 
 def test_one_label_of_several_is_a_class_and_a_decoders_head_stays(tmp_path: Path) -> None:
@@ -345,8 +345,8 @@ def test_a_configuration_without_a_padding_token(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     rows = texts((7, 7))
     with torch.no_grad():
-        found = forward(load_model(tmp_path), padded(rows, "left", extra=2))[:, -1]
-    close(found, reference_logits(reference, rows))
+        logits = forward(load_model(tmp_path), padded(rows, "left", extra=2))[:, -1]
+    close(logits, reference_logits(reference, rows))
 
 
 def test_a_checkpoint_without_padding_id_takes_its_tokenizers(cases: Cases, tmp_path: Path) -> None:
@@ -380,8 +380,8 @@ def test_hooked_reads_gpt2s_attention_scale(tmp_path: Path, change: dict[str, An
     reference.save_pretrained(tmp_path)
     rows = texts((7, 7))
     with torch.no_grad():
-        found = forward(helpers.hooked_transformer(tmp_path), padded(rows))[:, -1]
-    close(found, reference_logits(reference, rows))
+        logits = forward(helpers.hooked_transformer(tmp_path), padded(rows))[:, -1]
+    close(logits, reference_logits(reference, rows))
     if "scale_attn_weights" in change:  # which a bridge does not read
         message = refusal(tmp_path)
         assert "its logits are not those of Hugging Face" in message
@@ -415,7 +415,7 @@ def test_there_may_be_no_hooked_backend(cases: Cases, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "listed"),
     [
         ({"1": "a", "2": "b", "3": "c"}, "1: a, 2: b, 3: c; expected a name for each of 0 to 2"),
         ({"0": "a", "2": "b", "3": "c"}, "0: a, 2: b, 3: c; expected"),
@@ -423,12 +423,12 @@ def test_there_may_be_no_hooked_backend(cases: Cases, monkeypatch: pytest.Monkey
         ({"0": "a", "1": " ", "2": "c"}, "0: a, 1:  , 2: c; expected"),
     ],
 )
-def test_classes_of_other_indices(bert: Path, names: dict[str, str | None], found: str) -> None:
+def test_classes_of_other_indices(bert: Path, names: dict[str, str | None], listed: str) -> None:
     change_config(bert, id2label=names, label2id={})
     with pytest.raises(InputError) as caught:
         model_classes(model := load_model(bert))
     assert model_classes(model, ["d", "e", "f"]) == ["d", "e", "f"]
-    start = f"BertForSequenceClassification ({bert}): the id2label of its config.json has {found}"
+    start = f"BertForSequenceClassification ({bert}): the id2label of its config.json has {listed}"
     assert str(caught.value).startswith(start)
 
 
@@ -505,8 +505,8 @@ def test_token_types_of_padding_may_be_anything(cases: Cases) -> None:
     for architecture in ("roberta", "bert", "gpt2"):
         model = cases.get(architecture).model
         with torch.no_grad():
-            found = forward(model, {**batch, "token_type_ids": types})
-            assert torch.equal(found, forward(model, {**batch, "token_type_ids": 0 * types}))
+            logits = forward(model, {**batch, "token_type_ids": types})
+            assert torch.equal(logits, forward(model, {**batch, "token_type_ids": 0 * types}))
 
 
 def with_tokens(cases: Cases, folder: Path, tokens: list[str], *, special: bool = False) -> Path:
@@ -561,7 +561,7 @@ def test_an_identity_is_that_of_the_weights(cases: Cases, tmp_path: Path) -> Non
     assert first == ModelIdentity.of(load_model(path))
     helpers.hf_classifier("llama", seed=1).save_pretrained(tmp_path)
     differences = first.differences(ModelIdentity.of(load_model(tmp_path)))
-    assert [each.split()[0] for each in differences] == ["weights"]
+    assert [line.split()[0] for line in differences] == ["weights"]
     other = ModelIdentity.of(cases.get("mistral").model)
     assert first.differences(other)[0] == "d_head 4 against 8"
 

@@ -71,9 +71,9 @@ def figures_in(name: Any, data: EncodedExamples) -> Figures:
     return Figures(model, means, evaluate(model, data), part, loss, gradient)
 
 
-def near(found: Tensor, expected: Tensor, share: float) -> None:
-    assert torch.isfinite(found).all()
-    error = (found.double() - expected.double()).norm() / expected.double().norm()
+def near(values: Tensor, expected: Tensor, share: float) -> None:
+    assert torch.isfinite(values).all()
+    error = (values.double() - expected.double()).norm() / expected.double().norm()
     assert 0 < error < share
 
 
@@ -109,9 +109,9 @@ def test_all_engines_sweep_a_model_in_half_precision(
         for engine in ("tree", "restart", "reference")
     ]
     columns = ["accuracy_change", "margin_change"]
-    *shared, reference = (torch.tensor(each[columns].to_numpy()) for each in tables)
-    for found in shared:
-        close(found, reference, 8 * HALF[name][0])
+    *shared, reference = (torch.tensor(table[columns].to_numpy()) for table in tables)
+    for changes in shared:
+        close(changes, reference, 8 * HALF[name][0])
 
 
 @pytest.mark.parametrize("name", HALF)
@@ -120,6 +120,6 @@ def test_every_architecture_in_half_precision(case: Case, name: Any) -> None:
     assert ModelIdentity.of(model).dtype == name
     rows = texts()
     with torch.no_grad():
-        found = forward(model, padded(rows, "left", noise=1))
-    assert found.shape == (len(rows), len(helpers.CLASSES))
-    near(found, reference_logits(case.reference, rows), 4 * HALF[name][0])
+        logits = forward(model, padded(rows, "left", noise=1))
+    assert logits.shape == (len(rows), len(helpers.CLASSES))
+    near(logits, reference_logits(case.reference, rows), 4 * HALF[name][0])

@@ -89,20 +89,20 @@ def test_token_ids_need_no_tokenizer() -> None:
     ]
     for other in means[1:]:
         helpers.close(other.z, means[0].z, atol=1e-7)
-    found = ablate(model, ["L0.H1"], tokens, means[0], metric="loss")
+    ablation = ablate(model, ["L0.H1"], tokens, means[0], metric="loss")
     with torch.no_grad():
         loss = model(tokens, return_type="loss", loss_per_token=True).mean(1)
-    np.testing.assert_allclose(found.full.by_example, loss, atol=1e-6)
+    np.testing.assert_allclose(ablation.full.by_example, loss, atol=1e-6)
 
 
 def test_a_list_of_texts_is_prompts(model: Any) -> None:
     texts = [row["prompt"] for row in ROWS]
     means = MeanActivations.compute(model, texts)
     helpers.close(means.z, MeanActivations.compute(model, ROWS).z, atol=1e-7)
-    found = ablate(model, ["L0.H1"], texts, means, metric="kl")
+    ablation = ablate(model, ["L0.H1"], texts, means, metric="kl")
     rows = ablate(model, ["L0.H1"], ROWS, means, metric="kl")
     for cut, its in rows.without.items():
-        np.testing.assert_array_equal(found.without[cut].by_example, its.by_example)
+        np.testing.assert_array_equal(ablation.without[cut].by_example, its.by_example)
 
 
 def test_counterfactuals_are_the_fill_of_a_patch(model: Any) -> None:
@@ -116,7 +116,7 @@ def test_counterfactuals_are_the_fill_of_a_patch(model: Any) -> None:
     swapped = encoded.part([1, 0])
     assert swapped.pairs is not None
     assert swapped.pairs.input_ids == encoded.pairs.input_ids[::-1]
-    found = ablate(model, ["L0.H1"], rows, fill="counterfactual", metric="logit_difference")
+    ablation = ablate(model, ["L0.H1"], rows, fill="counterfactual", metric="logit_difference")
     for i, row in enumerate(rows):
         ids, other = (model.to_tokens(row[name]) for name in ("prompt", "counterfactual"))
         _, cache = model.run_with_cache(other)
@@ -129,7 +129,7 @@ def test_counterfactuals_are_the_fill_of_a_patch(model: Any) -> None:
             last = model.run_with_hooks(ids, fwd_hooks=[("blocks.0.attn.hook_z", patch)])[0, -1]
         right, wrong = encoded.correct[i], encoded.wrong[i]  # type: ignore[index]
         wanted = last[[*right]].mean() - last[[*wrong]].mean()
-        [its] = found.without.values()
+        [its] = ablation.without.values()
         assert its.by_example[i] == pytest.approx(float(wanted), abs=1e-6)
 
 

@@ -89,7 +89,7 @@ def test_masks_of_any_type_are_the_same(cases: Cases, architecture: str, as_give
     expected = reference_logits(case.reference, [torch.tensor(row) for row in (LONG, SHORT, ODD)])
     batch = batch_of(*ROWS, mask=as_given(RIGHT))
     torch.testing.assert_close(answers(case.model, batch), expected, rtol=0, atol=1e-5)
-    assert {each.dtype for each in model_inputs(case.model, batch).values()} == {torch.long}
+    assert {tensor.dtype for tensor in model_inputs(case.model, batch).values()} == {torch.long}
 
 
 ONE_OR_ZERO = "expected 1 at real tokens and 0 at padding"
@@ -199,11 +199,11 @@ def test_entries_count_or_are_refused_or_make_no_difference(
     types = entries.get("token_type_ids")
     expected = plain if types is None else plain | {"token_type_ids": types.long()}
     with torch.no_grad():
-        found = answers(case.model, plain | entries)
+        logits = answers(case.model, plain | entries)
         reference = case.reference(**expected).logits
     if architecture == "bert":
-        torch.testing.assert_close(found, reference, rtol=0, atol=1e-5)
-    assert torch.equal(found, answers(case.model, expected))
+        torch.testing.assert_close(logits, reference, rtol=0, atol=1e-5)
+    assert torch.equal(logits, answers(case.model, expected))
 
 
 @pytest.mark.hooked

@@ -84,39 +84,39 @@ PADDINGS = [("right", 0), ("right", 4), ("left", 0), ("left", 4)]
 @pytest.mark.parametrize(("side", "extra"), PADDINGS)
 def test_every_layer_is_that_of_hugging_face(subject: Subject, side: str, extra: int) -> None:
     inputs = subject.inputs(side, extra)
-    found = walk(subject.stack, inputs)
+    trace = walk(subject.stack, inputs)
     real = inputs["attention_mask"].bool()
     for i, row in enumerate(texts()):
         z, mlp = captured(subject.reference, row)
         for layer in range(helpers.N_LAYERS):
-            close(found.z[layer][i][real[i]], z[layer])
-            close(found.mlp[layer][i][real[i]], mlp[layer])
-    assert all(torch.isfinite(x).all() for x in (*found.z, *found.mlp))
-    found = walk(subject.stack, inputs, subject.read(inputs))
-    assert found.x.shape == (5, 1, helpers.D_MODEL)
-    close(found.logits[:, 0], helpers.reference_logits(subject.reference, texts()))
+            close(trace.z[layer][i][real[i]], z[layer])
+            close(trace.mlp[layer][i][real[i]], mlp[layer])
+    assert all(torch.isfinite(x).all() for x in (*trace.z, *trace.mlp))
+    trace = walk(subject.stack, inputs, subject.read(inputs))
+    assert trace.x.shape == (5, 1, helpers.D_MODEL)
+    close(trace.logits[:, 0], helpers.reference_logits(subject.reference, texts()))
 
 
 def test_texts_without_padding(subject: Subject) -> None:
     ids = torch.stack(texts((6, 6, 6)))
     inputs = model_inputs(subject.model, {"input_ids": ids})
     assert subject.stack.context(inputs, None).real is None
-    found = walk(subject.stack, inputs).logits
+    logits = walk(subject.stack, inputs).logits
     with torch.no_grad():
         expected = subject.reference(input_ids=ids).logits
     if expected.ndim == 2:
-        found = found[:, 0 if subject.stack.post_norm else -1]
-    close(found, expected)
+        logits = logits[:, 0 if subject.stack.post_norm else -1]
+    close(logits, expected)
 
 
 def test_segments_are_embedded(cases: Cases) -> None:
     case, row = cases.get("bert"), texts((6,))[0]
     segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
     batch = {"input_ids": row[None], "token_type_ids": segments}
-    found = walk(stack_of(case.model), model_inputs(case.model, batch), torch.tensor([0]))
+    trace = walk(stack_of(case.model), model_inputs(case.model, batch), torch.tensor([0]))
     with torch.no_grad():
-        close(found.logits[:, 0], case.reference(**batch).logits)
-    assert (found.logits[:, 0] - helpers.reference_logits(case.reference, [row])).abs().max() > 1e-3
+        close(trace.logits[:, 0], case.reference(**batch).logits)
+    assert (trace.logits[:, 0] - helpers.reference_logits(case.reference, [row])).abs().max() > 1e-3
 
 
 # -- parts of it ----------------------------------------------------------------------------------
@@ -130,12 +130,12 @@ def test_the_last_layer_at_one_position_is_that_of_all(subject: Subject, side: s
     rows = torch.arange(len(real))
     for n in range(2):  # any real position can be read, not only the first or last
         read = torch.stack([where.nonzero().flatten()[(n + i) % 2] for i, where in enumerate(real)])
-        found = walk(subject.stack, inputs, read)
-        assert found.z[LAST].shape[:2] == (5, 1)
-        assert found.z[0].shape == everywhere.z[0].shape
-        close(found.z[LAST][:, 0], everywhere.z[LAST][rows, read])
-        close(found.mlp[LAST][:, 0], everywhere.mlp[LAST][rows, read])
-        close(found.x[:, 0], everywhere.x[rows, read])
+        trace = walk(subject.stack, inputs, read)
+        assert trace.z[LAST].shape[:2] == (5, 1)
+        assert trace.z[0].shape == everywhere.z[0].shape
+        close(trace.z[LAST][:, 0], everywhere.z[LAST][rows, read])
+        close(trace.mlp[LAST][:, 0], everywhere.mlp[LAST][rows, read])
+        close(trace.x[:, 0], everywhere.x[rows, read])
 
 
 @pytest.mark.parametrize("heads", SUBSETS, ids=str)
@@ -165,12 +165,12 @@ def test_heads_add_up_through_w_o(subject: Subject) -> None:
 def test_other_heads_in_every_row_go_through_w_o(subject: Subject) -> None:
     stack, heads = subject.stack, torch.tensor([[0, 2], [3, 1], [2, 1]])
     z = torch.randn(3, 2, 4, 5, stack.d_head, generator=torch.Generator().manual_seed(0))
-    found = stack.project_each(1, z, heads)
-    for row, each in enumerate(heads.tolist()):  # project wants heads in order
-        order = sorted(range(2), key=each.__getitem__)
+    projected = stack.project_each(1, z, heads)
+    for row, kept in enumerate(heads.tolist()):  # project wants heads in order
+        order = sorted(range(2), key=kept.__getitem__)
         one = z[row, order].movedim(0, -2)
-        expected = stack.project(1, one, sorted(each), bias=False)
-        torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-6)
+        expected = stack.project(1, one, sorted(kept), bias=False)
+        torch.testing.assert_close(projected[row], expected, rtol=1e-5, atol=1e-6)
 
 
 # -- settings, and what is refused ----------------------------------------------------------------
@@ -264,9 +264,9 @@ def refusal(model: Any) -> str:
     )
     with pytest.raises(InputError) as caught:
         stack_of(model)
-    found = re.match(message, str(caught.value))
-    assert found, str(caught.value)
-    return found[1]
+    match = re.match(message, str(caught.value))
+    assert match, str(caught.value)
+    return match[1]
 
 
 def test_bert_as_a_decoder_is_refused(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,23 +297,23 @@ def test_half_precision_is_that_of_the_layers_matrices_alone(subject: Subject) -
         assert (layer.gate is None) == (kept.gate is None)
         parts = [layer.qkv, layer.o, layer.up, layer.down, *[layer.gate] * (layer.gate is not None)]
         tensors = [tensor for part in parts for tensor in (part.weight, part.bias)]
-        assert {each.dtype for each in tensors if each is not None} == {torch.bfloat16}
+        assert {tensor.dtype for tensor in tensors if tensor is not None} == {torch.bfloat16}
         assert layer.norm_attn is kept.norm_attn
         assert layer.norm_mlp is kept.norm_mlp
         assert kept.qkv.weight.dtype == torch.float32
     inputs = subject.inputs("left", extra=1)
     read = subject.read(inputs)
-    found, expected = walk(half, inputs, read), walk(stack, inputs, read)
-    assert all(z.dtype == torch.bfloat16 for z in (*found.z, *found.mlp))
+    trace, expected = walk(half, inputs, read), walk(stack, inputs, read)
+    assert all(z.dtype == torch.bfloat16 for z in (*trace.z, *trace.mlp))
     assert half.embed(inputs).dtype == torch.float32
     assert half.out is stack.out
     assert half.head is stack.head
-    assert found.x.dtype == found.logits.dtype == torch.float32
+    assert trace.x.dtype == trace.logits.dtype == torch.float32
     assert torch.equal(half.embed(inputs), stack.embed(inputs))
     # Logits of a random head can cancel, where rounding shows as much as it likes.
-    for rounded, exact in ((found.x, expected.x), (found.z[LAST].float(), expected.z[LAST])):
+    for rounded, exact in ((trace.x, expected.x), (trace.z[LAST].float(), expected.z[LAST])):
         assert (rounded - exact).norm() < 0.03 * exact.norm()
-    assert not torch.equal(found.logits, expected.logits)
+    assert not torch.equal(trace.logits, expected.logits)
 
 
 # -- written out ----------------------------------------------------------------------------------
@@ -412,8 +412,8 @@ def test_attention_is_that_of_loops(n_kv_heads: int, rotated: int, causal: bool,
         [attention_by_loops(stack, *row, rotated) for row in zip(x, mask, strict=True)]
     )
     inputs, heads = {"x": x, "attention_mask": mask}, list(range(N_HEADS))
-    found = stack.z(0, x, stack.context(inputs, None), heads)
-    close(found[mask.bool()], expected[mask.bool()])
+    z = stack.z(0, x, stack.context(inputs, None), heads)
+    close(z[mask.bool()], expected[mask.bool()])
     read = torch.tensor([3, 1 if side == "right" else 3])
-    found = stack.z(0, x, stack.context(inputs, read), heads)
-    close(found[:, 0], expected[[0, 1], read])
+    z = stack.z(0, x, stack.context(inputs, read), heads)
+    close(z[:, 0], expected[[0, 1], read])

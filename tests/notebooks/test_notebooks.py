@@ -194,15 +194,15 @@ class Shown:
 
     def pictures(self) -> set[str]:
         """Cells with a figure that is a picture of some size."""
-        found = set()
+        cells = set()
         for cell in self.outputs:
             for output in self._displayed(cell):
                 if "image/png" in output.data:
                     picture = base64.b64decode(output.data["image/png"])
                     assert picture.startswith(b"\x89PNG")
                     assert len(picture) > 5000
-                    found.add(cell)
-        return found
+                    cells.add(cell)
+        return cells
 
     def _displayed(self, cell: str) -> list[Any]:
         return [
@@ -270,9 +270,9 @@ def run(tmp_path: Path, kernel: Any) -> Callable[[str], Shown]:
 
 
 def number_after(text: str, before: str) -> float:
-    found = re.search(re.escape(before) + r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)", text)
-    assert found, (before, text)
-    return float(found[1])
+    match = re.search(re.escape(before) + r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)", text)
+    assert match, (before, text)
+    return float(match[1])
 
 
 def test_the_heuristic_core(run: Callable[[str], Shown]) -> None:
@@ -342,20 +342,20 @@ def check_view(page: str) -> None:
 
 
 def titles_of(view: str) -> list[str]:
-    found = re.search(r'"attentionHeadNames": ?(\[[^]]*\])', view)
-    assert found
-    return [str(title) for title in json.loads(found[1])]
+    match = re.search(r'"attentionHeadNames": ?(\[[^]]*\])', view)
+    assert match
+    return [str(title) for title in json.loads(match[1])]
 
 
 def test_superadditivity(run: Callable[[str], Shown]) -> None:
     shown = run("03_superadditivity")
 
-    found = re.search(
+    match = re.search(
         r"(\d+) of (\d+) pairs differ in sign, (\d+) of them clearly; (\d+) are at the floor",
         shown.text("compare"),
     )
-    assert found
-    differ, pairs, clearly, floor = map(int, found.groups())
+    assert match
+    differ, pairs, clearly, floor = map(int, match.groups())
     assert clearly <= differ <= pairs == 10
     compared = shown.columns("compare")
     assert compared["signs differ"].count("True") == differ

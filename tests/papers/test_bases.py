@@ -19,9 +19,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_checkpoint_is_what_its_files_hold(base: Path, tmp_path: Path) -> None:
-    found = Checkpoint(str(base)).content(hash_file)
-    assert found["config.json"] == hash_file(base / "config.json")
-    assert found["model.safetensors"] == hash_file(base / "model.safetensors")
+    content = Checkpoint(str(base)).content(hash_file)
+    assert content["config.json"] == hash_file(base / "config.json")
+    assert content["model.safetensors"] == hash_file(base / "model.safetensors")
     with pytest.raises(InputError, match="nothing here"):
         Checkpoint(str(tmp_path / "nothing here")).content(hash_file)
 
@@ -31,4 +31,4 @@ def test_what_is_told_of_a_base(base: Path) -> None:
     facts = model_facts(load_model(str(base), task="language-model"), "mine")
     assert facts["source"] == "mine"
     assert (facts["n_layers"], facts["d_model"]) == (known.config.n_layer, known.config.n_embd)
-    assert facts["n_parameters"] == sum(each.numel() for each in known.parameters())
+    assert facts["n_parameters"] == sum(weight.numel() for weight in known.parameters())

@@ -150,9 +150,9 @@ class Recorded(EncodedExamples):
 
 
 def recorded(data: EncodedExamples) -> Recorded:
-    found = Recorded(**{name: getattr(data, name) for name in data.__dataclass_fields__})
-    object.__setattr__(found, "asked", [])
-    return found
+    watched = Recorded(**{name: getattr(data, name) for name in data.__dataclass_fields__})
+    object.__setattr__(watched, "asked", [])
+    return watched
 
 
 # -- a masked model, one example after the other, with hooks of plain torch -----------------------
@@ -173,14 +173,14 @@ def plain_logits(
     With ``pairs``, outputs on the row of the same number stand in, and the mean after its end; no
     gradient passes through what the layer ``dropped`` puts out.
     """
-    found: dict[Any, Tensor] = {}
+    paired: dict[Any, Tensor] = {}
     if pairs is not None:
         with (
             torch.no_grad(),
             helpers.torch_hooks(
                 model,
-                lambda layer, x: found.__setitem__(("z", layer), x),
-                lambda layer, x: found.__setitem__(("mlp", layer), x),
+                lambda layer, x: paired.__setitem__(("z", layer), x),
+                lambda layer, x: paired.__setitem__(("mlp", layer), x),
             ),
         ):
             model(**inputs_of_row(pairs, row))
@@ -190,8 +190,8 @@ def plain_logits(
         fill = (kind[: x.shape[1], layer] if means.per_position else kind[layer]).to(x)
         if pairs is not None:
             fill = fill.expand_as(x).clone()
-            n = min(x.shape[1], found[name, layer].shape[1])
-            fill[:, :n] = found[name, layer][:, :n]
+            n = min(x.shape[1], paired[name, layer].shape[1])
+            fill[:, :n] = paired[name, layer][:, :n]
         out = fill + m * (x - fill)
         return out.detach() if layer == dropped else out
 

@@ -24,13 +24,13 @@ def losses(model: Any, data: EncodedExamples, constants: MeanActivations) -> tor
     """KL without each component alone, by `evaluate`; ``constants`` stand in."""
     shape = ModelShape.of(model)
     full = evaluate(model, data, in_domain=False).logits.double().log_softmax(-1)
-    found = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
+    kl = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     for component in shape.components:
         mask = Mask.full(model).without(component)
         logits = evaluate(model, data, mask=mask, means=constants, in_domain=False).logits
         got = logits.double().log_softmax(-1)
-        found[shape.index(component)] = (full.exp() * (full - got)).sum(-1).mean()
-    return found
+        kl[shape.index(component)] = (full.exp() * (full - got)).sum(-1).mean()
+    return kl
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2-lm"])
@@ -40,8 +40,8 @@ def test_singles_are_evaluations_of_each_component(cases: Cases, architecture: s
     expected = losses(model, data, means)
     assert float(expected.min()) > 1e-5
     for batch_size in (1, 4):
-        found = singles_scores(model, data, means, batch_size=batch_size)
-        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
+        scores = singles_scores(model, data, means, batch_size=batch_size)
+        torch.testing.assert_close(scores.double(), expected, rtol=1e-3, atol=1e-6)
 
 
 # -- the best constants ---------------------------------------------------------------------------
@@ -54,9 +54,9 @@ def test_a_constant_output_is_found_where_it_is_read() -> None:
     model, data = adding_model(attn_only=True), two_words([[0, 1]])
     means = MeanActivations.compute(model, data, n_samples=0)
     assert means.z.flatten().tolist() == [0.75, 0.25]
-    constants, found = optimal_constants(model, data, means, steps=150, lr=0.1, batch_size=1)
+    constants, scores = optimal_constants(model, data, means, steps=150, lr=0.1, batch_size=1)
     assert constants.z.flatten().tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
-    assert float(found.max()) < 1e-6
+    assert float(scores.max()) < 1e-6
     # (1/2, 3/2) has the log-odds 1; with a mean in place of one head's 1/2, they are 3/4.
     q, p = (1 / (1 + np.exp(-x)) for x in (0.75, 1.0))
     kl = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
@@ -71,14 +71,14 @@ def test_constants_stand_in_as_means_do_and_never_do_more_harm(loud: Subject) ->
     # A rate that leads astray: most components keep their means.
     for lr, n_kept in ((0.02, (0, 3)), (30.0, (5, 10))):
         options: dict[str, Any] = {"steps": 4, "lr": lr, "batch_size": 5, "seed": 1}
-        constants, found = optimal_constants(model, few, loud.means, **options)
-        assert bool((found <= singles).all())
+        constants, scores = optimal_constants(model, few, loud.means, **options)
+        assert bool((scores <= singles).all())
         expected = losses(model, few, constants)
-        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
-        kept = found == singles
+        torch.testing.assert_close(scores.double(), expected, rtol=1e-3, atol=1e-6)
+        kept = scores == singles
         assert n_kept[0] <= int(kept.sum()) <= n_kept[1]
         for layer, head in kept[:, :4].nonzero().tolist():
             assert torch.equal(constants.z[layer, head], loud.means.z[layer, head])
         again = optimal_scores(model, few, loud.means, **options)
-        assert torch.equal(found, again)
+        assert torch.equal(scores, again)
     assert not loud.means.z.requires_grad

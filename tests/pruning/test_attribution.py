@@ -44,14 +44,14 @@ def prepared(
 
 def by_attribution(model: Any, data: Any, means: MeanActivations, sparsity: float) -> Subnetwork:
     """The subnetwork of the ranking."""
-    (found,) = METHODS["attribution"](Request(model, data, means, [sparsity], [1], QUICK))
-    return found
+    (subnetwork,) = METHODS["attribution"](Request(model, data, means, [sparsity], [1], QUICK))
+    return subnetwork
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, share: float = 1e-5) -> None:
+def close(scores: torch.Tensor, expected: torch.Tensor, share: float = 1e-5) -> None:
     """Equal up to a share of the largest value."""
     largest = float(expected.abs().max())
-    torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=share * largest)
+    torch.testing.assert_close(scores.double(), expected.double(), rtol=0, atol=share * largest)
 
 
 def mean_slopes(case: Case, data: EncodedExamples, means: MeanActivations) -> torch.Tensor:
@@ -75,16 +75,16 @@ def test_attribution_is_the_mean_slope(cases: Cases, architecture: str, per_posi
     expected = mean_slopes(case, data, means)
     assert float(expected.min()) > 1e-3
     for batch_size in (1, 4, 64):
-        found = attribution_scores(case.model, data, means, batch_size=batch_size)
-        assert found.shape == (2, 5)
-        close(found, expected)
+        scores = attribution_scores(case.model, data, means, batch_size=batch_size)
+        assert scores.shape == (2, 5)
+        close(scores, expected)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2"])
 def test_slopes_with_other_means_differ_by_their_effect(cases: Cases, architecture: str) -> None:
     """By the gradient of a share of it, added to the outputs of a Hugging Face model."""
     case, data, means = prepared(cases, architecture)
-    z, mlp = (torch.randn(each.shape, dtype=torch.float64) for each in (means.z, means.mlp))
+    z, mlp = (torch.randn(part.shape, dtype=torch.float64) for part in (means.z, means.mlp))
     other = replace(means, z=means.z - z, mlp=means.mlp - mlp)
     assert set(data.examples.frame["label"]) == {"entailment"}
     share = torch.zeros(2, 5, dtype=torch.float64, requires_grad=True)
@@ -98,8 +98,8 @@ def test_slopes_with_other_means_differ_by_their_effect(cases: Cases, architectu
             logits = case.reference(**inputs_of_row(data, row)).logits[0]
             margin = logits[1] - logits[[0, 2]].logsumexp(0)
             (expected[row],) = torch.autograd.grad(margin, share)
-    found = [margin_slopes(case.model, data, each, batch_size=4) for each in (other, means)]
-    close(found[0] - found[1], expected)
+    both = [margin_slopes(case.model, data, fill, batch_size=4) for fill in (other, means)]
+    close(both[0] - both[1], expected)
 
 
 @pytest.mark.hooked
@@ -112,13 +112,13 @@ def test_hand_computed_scores() -> None:
     # B is chosen. Their slopes: head 0 moves x by (.5 - 1, 0) = (-.5, 0), which the MLP does not
     # see; head 1 by (0, .5), which the MLP adds three times again: (0, 2); the MLP's own value by
     # (0, 1.5) - (3, 0) = (-3, 1.5). The slopes of logit B - logit A are .5, 2 and 4.5.
-    found = attribution_scores(model, two_words([[0, 1]]), means)
-    assert found.tolist() == [[0.5, 2.0, 4.5]]
+    scores = attribution_scores(model, two_words([[0, 1]]), means)
+    assert scores.tolist() == [[0.5, 2.0, 4.5]]
     # "B A" at A: x = A + (.5, .5) = (1.5, .5), mlp = (1.5, 0); the logits are (3, .5), so A is
     # chosen. Head 0 moves the logits by (-.5 - 1.5, 0), head 1 by (0, .5), the MLP's own value by
     # (1.5, 0) - (3, 0) = (-1.5, 0): -2, -.5 and -1.5. The scores are means of sizes.
-    found = attribution_scores(model, two_words([[0, 1], [1, 0]]), means)
-    assert found.tolist() == [[1.25, 1.25, 3.0]]
+    scores = attribution_scores(model, two_words([[0, 1], [1, 0]]), means)
+    assert scores.tolist() == [[1.25, 1.25, 3.0]]
 
 
 def adding_model(attn_only: bool = False) -> Any:
@@ -162,18 +162,18 @@ def test_models_without_mlps_have_scores_of_heads() -> None:
     means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
     # As above, without the MLP: the logits are x = (.5, 1.5), their slopes (-.5, 0) and (0, .5).
     assert attribution_scores(model, data, means).tolist() == [[0.5, 0.5]]
-    found = by_attribution(model, data, means, 0.5)
-    assert found.mask.shape == ModelShape(1, 2, has_mlps=False)
-    assert len(found.mask.kept) == 1
+    subnetwork = by_attribution(model, data, means, 0.5)
+    assert subnetwork.mask.shape == ModelShape(1, 2, has_mlps=False)
+    assert len(subnetwork.mask.kept) == 1
 
 
 def test_the_planted_components_come_out_on_top(planted: Subject) -> None:
-    found = by_attribution(planted.model, planted.data, planted.means, 0.7)
-    assert names(found.mask) == PLANTED
-    loud = found.mask.values == 1
-    assert float(found.scores[loud].min()) > 1e-2
+    subnetwork = by_attribution(planted.model, planted.data, planted.means, 0.7)
+    assert names(subnetwork.mask) == PLANTED
+    loud = subnetwork.mask.values == 1
+    assert float(subnetwork.scores[loud].min()) > 1e-2
     # The others write their mean, whatever they read.
-    assert float(found.scores[~loud].abs().max()) < 1e-6
+    assert float(subnetwork.scores[~loud].abs().max()) < 1e-6
 
 
 def test_rankings_that_make_no_sense(cases: Cases, planted: Subject, loud: Subject) -> None:

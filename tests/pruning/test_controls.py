@@ -30,32 +30,32 @@ SHAPE = ModelShape(3, 4)
 )
 def test_random_subnetworks_keep_as_many_as_asked(shape: ModelShape, kept: list[int]) -> None:
     target_sparsities = [0.4, 0.0, 0.33, 0.93, 0.8]
-    found = random_subnetworks(shape, target_sparsities=target_sparsities, seeds=[4, 2])
-    assert [(each.target_sparsity, each.seed) for each in found] == [
+    draws = random_subnetworks(shape, target_sparsities=target_sparsities, seeds=[4, 2])
+    assert [(draw.target_sparsity, draw.seed) for draw in draws] == [
         (t, s) for t in target_sparsities for s in (4, 2)
     ]
-    assert [len(each.mask.kept) for each in found] == [n for n in kept for _ in (4, 2)]
-    for each in found:
-        assert each.mask.shape == shape
-        assert each.method == "random"
-        assert each.mask == discretise(each.scores, each.target_sparsity, shape)
-        assert len(each.history) == 0
-    assert found[0].name == "random-s0.40-seed4"
+    assert [len(draw.mask.kept) for draw in draws] == [n for n in kept for _ in (4, 2)]
+    for draw in draws:
+        assert draw.mask.shape == shape
+        assert draw.method == "random"
+        assert draw.mask == discretise(draw.scores, draw.target_sparsity, shape)
+        assert len(draw.history) == 0
+    assert draws[0].name == "random-s0.40-seed4"
 
 
 def test_random_subnetworks_are_those_of_their_seed_and_nested() -> None:
     target_sparsities = [0.2, 0.4, 0.6, 0.8]
-    found, again = (
+    draws, again = (
         random_subnetworks(SHAPE, target_sparsities=target_sparsities, seeds=seeds)
         for seeds in (7, [7])
     )
-    assert [each.mask for each in found] == [each.mask for each in again]
-    for larger, smaller in itertools.pairwise(found):
+    assert [draw.mask for draw in draws] == [draw.mask for draw in again]
+    for larger, smaller in itertools.pairwise(draws):
         assert names(smaller.mask) < names(larger.mask)
     (alone,) = random_subnetworks(SHAPE, target_sparsities=0.6, seeds=7)
-    assert alone.mask == found[2].mask
+    assert alone.mask == draws[2].mask
     many = random_subnetworks(SHAPE, target_sparsities=0.5, seeds=range(40))  # C(15, 8) = 6435
-    assert len({tuple(sorted(names(each.mask))) for each in many}) > 35
+    assert len({tuple(sorted(names(draw.mask))) for draw in many}) > 35
 
 
 # -- as many in every layer -----------------------------------------------------------------------
@@ -77,25 +77,25 @@ def subnetworks(draw: Any) -> Subnetwork:
 
 
 @given(subnetworks())
-def test_matches_keep_as_many_heads_and_the_same_mlps(each: Subnetwork) -> None:
-    (match,) = layer_matched([each])
-    assert match.mask.shape == each.mask.shape
+def test_matches_keep_as_many_heads_and_the_same_mlps(trained: Subnetwork) -> None:
+    (match,) = layer_matched([trained])
+    assert match.mask.shape == trained.mask.shape
     assert match.mask.is_discrete
-    assert torch.equal(match.mask.heads.sum(1), each.mask.heads.sum(1))
-    assert torch.equal(match.mask.mlps, each.mask.mlps)
-    assert match.sparsity == each.sparsity
-    assert (match.target_sparsity, match.seed, match.method) == (0.4, each.seed, "layer-matched")
-    assert match.name == f"layer-matched-s0.40-seed{each.seed}"
-    assert layer_matched([each])[0].mask == match.mask
+    assert torch.equal(match.mask.heads.sum(1), trained.mask.heads.sum(1))
+    assert torch.equal(match.mask.mlps, trained.mask.mlps)
+    assert match.sparsity == trained.sparsity
+    assert (match.target_sparsity, match.seed, match.method) == (0.4, trained.seed, "layer-matched")
+    assert match.name == f"layer-matched-s0.40-seed{trained.seed}"
+    assert layer_matched([trained])[0].mask == match.mask
 
 
 def test_matches_are_drawn_apart_from_the_random_subnetwork_of_their_seed() -> None:
     # Otherwise the match of a random subnetwork is that subnetwork, and the two controls of one
     # trained mask are not two draws.
     shape = ModelShape(4, 12)
-    found = random_subnetworks(shape, target_sparsities=0.5, seeds=range(5))
-    matches = layer_matched(found)
-    assert not any(a.mask == b.mask for a, b in zip(found, matches, strict=True))
+    draws = random_subnetworks(shape, target_sparsities=0.5, seeds=range(5))
+    matches = layer_matched(draws)
+    assert not any(a.mask == b.mask for a, b in zip(draws, matches, strict=True))
 
 
 @pytest.mark.parametrize("values", [torch.ones(2, 3, 4), torch.full((3, 4), 0.5)])

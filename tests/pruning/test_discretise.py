@@ -75,7 +75,7 @@ def test_a_sparsity_that_keeps_nothing_is_refused() -> None:
 
 def log_alphas(*s: float) -> torch.Tensor:
     """Those whose sigmoid is ``s``; the deterministic mask value is 1.2 s - 0.1."""
-    return torch.tensor([math.log(each / (1 - each)) for each in s]).reshape(2, -1)
+    return torch.tensor([math.log(p / (1 - p)) for p in s]).reshape(2, -1)
 
 
 TRAINED = log_alphas(0.9, 0.55, 0.3, 0.7, 0.1, 0.05)
@@ -117,8 +117,8 @@ def test_no_other_threshold_is_closer(flat: list[float], sparsity: float) -> Non
     mask = discretise_by_threshold(scores, sparsity, SHAPE)
     values = hard_concrete.deterministic(scores)
     candidates = [Mask((values > threshold / 20).float()) for threshold in range(20)]
-    least = min(abs(each.sparsity - sparsity) for each in candidates)
-    closest = (each for each in candidates if abs(each.sparsity - sparsity) <= least + 1e-9)
+    least = min(abs(m.sparsity - sparsity) for m in candidates)
+    closest = (m for m in candidates if abs(m.sparsity - sparsity) <= least + 1e-9)
     assert mask == next(closest)
 
 

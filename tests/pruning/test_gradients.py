@@ -37,9 +37,9 @@ def test_integrated_attribution_is_the_mean_slope_along_the_path(
     # The midpoints of three pieces.
     expected = -sum(slopes(kl, point * ONES) for point in (1 / 6, 3 / 6, 5 / 6)) / 3
     assert float(expected.abs().max()) > 5e-4
-    found = integrated_scores(case.model, data, means, n_points=3)
-    assert found.shape == (2, 5)
-    close(found, expected, 1e-4)
+    scores = integrated_scores(case.model, data, means, n_points=3)
+    assert scores.shape == (2, 5)
+    close(scores, expected, 1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2-lm"])
@@ -54,8 +54,8 @@ def test_eap_ig_is_the_mean_slope_on_the_path_from_pairs(cases: Cases, architect
 
     expected = -sum(slopes(kl, point * ONES) for point in (1 / 4, 3 / 4)) / 2
     assert float(expected.abs().max()) > 5e-4
-    found = eap_ig_scores(case.model, data, means, seed=2, n_points=2, batch_size=4)
-    close(found, expected, 1e-4)
+    scores = eap_ig_scores(case.model, data, means, seed=2, n_points=2, batch_size=4)
+    close(scores, expected, 1e-4)
     with pytest.raises(InputError, match="at least two labels; found 'entailment'"):
         eap_ig_scores(case.model, data.part([0, 2]), means)
 
@@ -87,12 +87,12 @@ def test_gradient_drop_is_a_loop_over_layers_that_are_detached(deep: tuple[Any, 
             else:
                 assert not gradient[dropped].any()
                 expected += gradient.abs() / 2 / N  # L - 1 = 2
-    found = gradient_drop_scores(model, data, means, batch_size=4)
-    close(found, expected)
+    scores = gradient_drop_scores(model, data, means, batch_size=4)
+    close(scores, expected)
     close(attribution_scores(model, data, means), plain)
-    assert float((found - plain).abs().max()) > 1e-3
+    assert float((scores - plain).abs().max()) > 1e-3
     # The last layer acts directly alone: its score is the plain one.
-    close(found[2], plain[2])
+    close(scores[2], plain[2])
 
 
 @pytest.mark.hooked
@@ -105,6 +105,6 @@ def test_hand_computed_scores() -> None:
     # softmax q = (.651355, .348645). That of (.5, 3) is p = (.075858, .924142). The slope of the
     # KL by the logits is q - p = (.575497, -.575497). Slopes of the logits: head 0 (-.5, 0),
     # head 1 (0, .5 + 1.5 / 2) = (0, 1.25), the MLP's own (0, .75) - (3, 0) = (-3, .75).
-    found = integrated_scores(model, two_words([[0, 1]]), means, n_points=1)
+    scores = integrated_scores(model, two_words([[0, 1]]), means, n_points=1)
     expected = [0.575497 * 0.5, 0.575497 * 1.25, 0.575497 * 3.75]
-    assert found[0].tolist() == pytest.approx(expected, abs=2e-6)
+    assert scores[0].tolist() == pytest.approx(expected, abs=2e-6)

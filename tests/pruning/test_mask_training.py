@@ -61,20 +61,20 @@ def test_histories_by_hand() -> None:
     settings = one_draw(
         steps=10, ramp=1.0, warmup=0, lr=0.0, lr_lambda=1.0, log_alpha_mean=HALF, log_alpha_std=0.0
     )
-    found = trained(settings).subnetwork()
-    assert list(found.history.columns) == COLUMNS
-    assert len(found.history) == 10
+    subnetwork = trained(settings).subnetwork()
+    assert list(subnetwork.history.columns) == COLUMNS
+    assert len(subnetwork.history) == 10
     expected = [
         [0.00, 0.5, 0.00, 0.0, 0.0],
         [0.25, 0.5, 0.05, -1.0, 1.0],
         [0.50, 0.5, 0.10, -1.8962899, 1.8901826],
     ]
-    for row, numbers in zip(found.history.to_numpy().tolist(), expected, strict=False):
+    for row, numbers in zip(subnetwork.history.to_numpy().tolist(), expected, strict=False):
         assert row == pytest.approx(numbers, abs=1e-6)
-    assert found.history["wanted_sparsity"].tolist() == pytest.approx(
+    assert subnetwork.history["wanted_sparsity"].tolist() == pytest.approx(
         [0.05 * step for step in range(10)]
     )
-    assert torch.equal(found.scores, torch.full((2, 3), HALF))
+    assert torch.equal(subnetwork.scores, torch.full((2, 3), HALF))
 
 
 def test_each_of_several_draws_has_its_own_sampled_sparsity() -> None:
@@ -214,8 +214,8 @@ def test_the_probability_of_zero_by_hand() -> None:
     # P(z = 0) = P(s < 1/12) = P(logit u < 2/3 log(1/11) - log_alpha)
     #          = 1 / (1 + exp(log_alpha) 11^(2/3)), and 11^(2/3) = 4.946087.
     expected = tensor(1 / 5.9460874, 1 / (1 + 2 * 4.9460874), 0.5)
-    found = probability_of_zero(tensor(0.0, math.log(2), -math.log(4.9460874)))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+    p = probability_of_zero(tensor(0.0, math.log(2), -math.log(4.9460874)))
+    torch.testing.assert_close(p, expected, rtol=0, atol=1e-8)
 
 
 def test_the_deterministic_mask_by_hand() -> None:

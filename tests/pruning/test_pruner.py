@@ -37,13 +37,13 @@ LONG = PruneSettings(steps=150, warmup=5, batch_size=12, lr=0.1, lr_lambda=0.5, 
 
 
 def test_the_planted_components_are_found(planted: Subject) -> None:
-    found = planted.prune(LONG, seeds=[1, 2], target_sparsities=0.7)
-    assert [names(each.mask) for each in found] == [PLANTED, PLANTED]
+    subnetworks = planted.prune(LONG, seeds=[1, 2], target_sparsities=0.7)
+    assert [names(subnetwork.mask) for subnetwork in subnetworks] == [PLANTED, PLANTED]
     # The planted ones stand clear of all others.
-    for each in found:
+    for subnetwork in subnetworks:
         flags = torch.tensor([str(c) in PLANTED for c in ModelShape.of(planted.model).components])
         flags = flags.reshape(2, 5)
-        assert each.scores[flags].min() > each.scores[~flags].max() + 0.5
+        assert subnetwork.scores[flags].min() > subnetwork.scores[~flags].max() + 0.5
 
 
 def test_the_paper_preset_runs_as_named(planted: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +85,10 @@ def check_causal(model: Any, architecture: str) -> list[Subnetwork]:
     encoded = encoded_for(architecture)
     means = MeanActivations.compute(model, encoded, n_samples=0)
     settings = replace(QUICK, steps=15)
-    found = prune(model, encoded, means, seeds=[1], target_sparsities=[0.2, 0.5], preset=settings)
-    assert [len(each.mask.kept) for each in found] == [8, 5]
-    assert bool((found[0].scores - 2).abs().max() > 0.1)
-    return found
+    pruned = prune(model, encoded, means, seeds=[1], target_sparsities=[0.2, 0.5], preset=settings)
+    assert [len(subnetwork.mask.kept) for subnetwork in pruned] == [8, 5]
+    assert bool((pruned[0].scores - 2).abs().max() > 0.1)
+    return pruned
 
 
 def test_the_same_seed_gives_the_same_masks(loud: Subject) -> None:
@@ -114,13 +114,13 @@ def alone(loud: Subject) -> Callable[[PruneSettings, float, int], Subnetwork]:
     return run
 
 
-def assert_as_alone(each: Subnetwork, alone: Any, settings: PruneSettings) -> None:
-    alone = alone(settings, each.target_sparsity, each.seed)
-    torch.testing.assert_close(each.scores, alone.scores, rtol=0, atol=CLOSE)
-    assert len(each.history) == len(alone.history) == settings.total_steps(each.target_sparsity)
-    difference = (each.history - alone.history).abs().to_numpy().max()
+def assert_as_alone(pruned: Subnetwork, alone: Any, settings: PruneSettings) -> None:
+    alone = alone(settings, pruned.target_sparsity, pruned.seed)
+    torch.testing.assert_close(pruned.scores, alone.scores, rtol=0, atol=CLOSE)
+    assert len(pruned.history) == len(alone.history) == settings.total_steps(pruned.target_sparsity)
+    difference = (pruned.history - alone.history).abs().to_numpy().max()
     assert difference < CLOSE
-    assert each.mask == alone.mask
+    assert pruned.mask == alone.mask
 
 
 @pytest.mark.parametrize("masks_per_pass", [2, 64])
@@ -128,8 +128,8 @@ def test_masks_trained_together_are_those_trained_alone(
     loud: Subject, alone: Any, masks_per_pass: int
 ) -> None:
     settings = replace(QUICK, masks_per_pass=masks_per_pass)
-    for each in loud.prune(settings, seeds=[5, 6, 9], target_sparsities=[0.2, 0.6]):
-        assert_as_alone(each, alone, QUICK)
+    for subnetwork in loud.prune(settings, seeds=[5, 6, 9], target_sparsities=[0.2, 0.6]):
+        assert_as_alone(subnetwork, alone, QUICK)
 
 
 # -- the algorithm, implemented a second time -----------------------------------------------------
@@ -148,17 +148,17 @@ def test_the_steps_are_those_of_a_second_implementation(
         SECOND, draws=draws, steps=steps, warmup=2 if steps > 2 else 0, sparsity=sparsity
     )
     watched = recorded(loud.data)
-    found = loud.prune(settings, data=watched, seeds=[4, 8])
+    subnetworks = loud.prune(settings, data=watched, seeds=[4, 8])
     batches = watched.asked[-steps:]
     assert all(len(rows) == 6 for rows in batches)
-    for each in found:
+    for mask in subnetworks:
         expected = plain_pruning(
-            loud.plain, loud.means, loud.data, batches, settings, each.target_sparsity, each.seed
+            loud.plain, loud.means, loud.data, batches, settings, mask.target_sparsity, mask.seed
         )
         assert float((expected.log_alpha - 0.5).abs().max()) > 0.1 * steps**0.5
-        torch.testing.assert_close(each.scores, expected.log_alpha, rtol=0, atol=CLOSE)
-        assert list(each.history.columns) == list(HISTORY)
-        history = torch.tensor(each.history.to_numpy())
+        torch.testing.assert_close(mask.scores, expected.log_alpha, rtol=0, atol=CLOSE)
+        assert list(mask.history.columns) == list(HISTORY)
+        history = torch.tensor(mask.history.to_numpy())
         torch.testing.assert_close(history, torch.tensor(expected.history), rtol=1e-3, atol=1e-5)
         assert float(history[:, HISTORY.index("kl")].min()) > 5e-4
 
@@ -168,7 +168,7 @@ def test_clipping_is_that_of_a_second_implementation(loud: Subject) -> None:
     # the smaller ones changes what Adam remembers of them.
     watched = recorded(loud.data)
     settings = replace(SECOND, clip=0.08)
-    (found,) = loud.prune(settings, data=watched, seeds=4)
+    (subnetwork,) = loud.prune(settings, data=watched, seeds=4)
     batches = watched.asked[-settings.steps :]
     expected, free = (
         plain_pruning(loud.plain, loud.means, loud.data, batches, s, 0.6, 4)
@@ -178,7 +178,7 @@ def test_clipping_is_that_of_a_second_implementation(loud: Subject) -> None:
     assert any(bites)
     assert not all(bites)
     assert float((expected.log_alpha - free.log_alpha).abs().max()) > 10 * CLOSE
-    torch.testing.assert_close(found.scores, expected.log_alpha, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(subnetwork.scores, expected.log_alpha, rtol=0, atol=CLOSE)
     # A clip above all norms is none.
     same, plain = (loud.prune(replace(SECOND, clip=clip), seeds=4)[0] for clip in (1e6, 0.0))
     assert torch.equal(same.scores, plain.scores)
@@ -233,9 +233,9 @@ def test_a_mask_that_diverges_does_not_disturb_the_others(
     assert steps.masks == [3, 3, 3, 3, 2, 2, 2, 2]
     monkeypatch.undo()
     finished = failure.value.finished
-    assert [each.seed for each in finished] == [5, 9]
-    for each in finished:
-        assert_as_alone(each, alone, QUICK)
+    assert [subnetwork.seed for subnetwork in finished] == [5, 9]
+    for subnetwork in finished:
+        assert_as_alone(subnetwork, alone, QUICK)
 
 
 def test_masks_that_are_trained_for_less_drop_out(loud: Subject, alone: Any, steps: Steps) -> None:
@@ -243,6 +243,6 @@ def test_masks_that_are_trained_for_less_drop_out(loud: Subject, alone: Any, ste
     together = loud.prune(settings, seeds=[5, 6], target_sparsities=[0.6, 0.2])
     # 4 + 0.1 * 60 = 10 steps and 4 + 0.1 * 20 = 6.
     assert steps.masks == [4] * 6 + [2] * 4
-    assert [len(each.history) for each in together] == [10, 10, 6, 6]
-    for each in together:
-        assert_as_alone(each, alone, settings)
+    assert [len(subnetwork.history) for subnetwork in together] == [10, 10, 6, 6]
+    for subnetwork in together:
+        assert_as_alone(subnetwork, alone, settings)

@@ -34,10 +34,10 @@ def run(loud: Subject) -> Run:
     return partial(loud.prune, preset=SAVING, target_sparsities=[0.2, 0.6], seeds=[5, 6])
 
 
-def assert_equal(found: list[Subnetwork], expected: list[Subnetwork]) -> None:
+def assert_equal(subnetworks: list[Subnetwork], expected: list[Subnetwork]) -> None:
     """Bit for bit."""
-    assert [each.name for each in found] == [each.name for each in expected]
-    for a, b in zip(found, expected, strict=True):
+    assert [a.name for a in subnetworks] == [b.name for b in expected]
+    for a, b in zip(subnetworks, expected, strict=True):
         assert torch.equal(a.scores, b.scores)
         assert a.mask == b.mask
         assert a.history.equals(b.history)
@@ -83,13 +83,13 @@ def test_a_run_that_missed_its_target_says_so_again(run: Run, steps: Steps, tmp_
             run(preset=settings, state=path)
         failures.append(failure.value)
     assert str(failures[0]) == str(failures[1])
-    assert [each.target_sparsity for each in failures[0].finished] == [0.2, 0.2]
+    assert [subnetwork.target_sparsity for subnetwork in failures[0].finished] == [0.2, 0.2]
     assert_equal(failures[1].finished, failures[0].finished)
     # What does not enter into the training may change: the masks are there, only not accepted.
     looser = replace(settings, tolerance=1, save_every=5, discretisation="threshold")
-    found = run(preset=looser, state=path)
-    assert [each.target_sparsity for each in found] == [0.2, 0.2, 0.6, 0.6]
-    for again, before in zip(found, failures[0].finished, strict=False):
+    subnetworks = run(preset=looser, state=path)
+    assert [subnetwork.target_sparsity for subnetwork in subnetworks] == [0.2, 0.2, 0.6, 0.6]
+    for again, before in zip(subnetworks, failures[0].finished, strict=False):
         assert torch.equal(again.scores, before.scores)
 
 
@@ -116,7 +116,7 @@ def test_a_mask_that_diverged_stays_failed(
     assert str(whole.value).startswith(
         f"{expected}or scores are not finite after step {spoilt_at};"
     )
-    assert [(each.target_sparsity, each.seed) for each in resumed.value.finished] == [
+    assert [(mask.target_sparsity, mask.seed) for mask in resumed.value.finished] == [
         (0.2, 5), (0.2, 6), (0.6, 6)
     ]  # fmt: skip
     assert_equal(resumed.value.finished, whole.value.finished)

@@ -42,8 +42,8 @@ SHORT: dict[str, dict[str, Any]] = {
 
 
 SHORT_RANKINGS = {
-    each.name: replace(each, scores=partial(each.scores, **SHORT.get(each.name, {})))
-    for each in (attribution, ugs, *methods.RANKINGS)
+    ranking.name: replace(ranking, scores=partial(ranking.scores, **SHORT.get(ranking.name, {})))
+    for ranking in (attribution, ugs, *methods.RANKINGS)
 }
 
 
@@ -65,21 +65,21 @@ def test_every_ranking_is_a_method(request_: Request, name: str) -> None:
     assert name in methods.RANKERS
     assert (name in METHODS) == (name in ("attribution", "ugs"))
     before = snapshot(request_.model)
-    found = method_of(name)(request_)
+    ranked = method_of(name)(request_)
     assert_same(before, snapshot(request_.model))
     seeds = [5, 6] if name == "ugs" else [3]
-    assert [(each.seed, each.target_sparsity) for each in found] == [
+    assert [(subnetwork.seed, subnetwork.target_sparsity) for subnetwork in ranked] == [
         (seed, target_sparsity) for seed in seeds for target_sparsity in (0.7, 0.3)
     ]
     shape, ranking = ModelShape.of(request_.model), SHORT_RANKINGS[name]
-    for each in found:
-        of_seed = {} if ranking.seed is None else {"seed": each.seed}
+    for subnetwork in ranked:
+        of_seed = {} if ranking.seed is None else {"seed": subnetwork.seed}
         scores = ranking.scores(request_.model, request_.data, request_.means, **of_seed)
-        assert torch.equal(each.scores, scores)
-        assert each.mask == discretise(scores, each.target_sparsity, shape)
-        assert each.method == name
-        assert each.mask.identity is not None
-    assert len({tuple(each.scores.flatten().tolist()) for each in found}) == len(seeds)
+        assert torch.equal(subnetwork.scores, scores)
+        assert subnetwork.mask == discretise(scores, subnetwork.target_sparsity, shape)
+        assert subnetwork.method == name
+        assert subnetwork.mask.identity is not None
+    assert len({tuple(subnetwork.scores.flatten().tolist()) for subnetwork in ranked}) == len(seeds)
 
 
 N_COMPONENTS, N_LAYERS = 10, 2
@@ -142,19 +142,19 @@ def test_steps_are_those_of_a_second_implementation(cases: Cases) -> None:
         gradient = torch.where(counts > 0, (slope + penalty) * p * (1 - p), 0.0)
         theta = theta - adam.change(gradient, lr)
     assert waited  # some component had no draw in between
-    found = ugs_scores(
+    scores = ugs_scores(
         case.model, data, means, steps=2, lr=lr, n_masks=n_masks, batch_size=n, seed=7
     )
-    assert float((found - START).abs().max()) > lr
-    torch.testing.assert_close(found.double(), theta, rtol=0, atol=2e-3)
+    assert float((scores - START).abs().max()) > lr
+    torch.testing.assert_close(scores.double(), theta, rtol=0, atol=2e-3)
 
 
 def test_the_planted_components_come_out_on_top(planted: Subject) -> None:
     scores = partial(ugs_scores, planted.model, planted.data, planted.means, lr=0.1, batch_size=8)
-    found = scores(steps=30)
-    mask = discretise(found, 0.7, ModelShape.of(planted.model))
+    trained = scores(steps=30)
+    mask = discretise(trained, 0.7, ModelShape.of(planted.model))
     assert names(mask) == PLANTED
     loud = mask.values == 1
-    assert float(found[loud].min()) > START > float(found[~loud].max())
+    assert float(trained[loud].min()) > START > float(trained[~loud].max())
     assert torch.equal(scores(steps=3), scores(steps=3))
     assert not torch.equal(scores(steps=3), scores(steps=3, seed=1))

@@ -21,15 +21,15 @@ def test_wanted_sparsity_of_the_paper() -> None:
     half = {0: 0.0, 900: 0.05, 4500: 0.25, 8999: 0.5 * 8999 / 9000, 9000: 0.5, 9299: 0.5}
     more = {1000: 0.07, 9999: 0.69993, 10419: 0.7}
     for target, wanted in ((0.5, half), (0.7, more), (0.0, {3000: 0.0})):
-        found = [PRESETS["paper"].wanted_sparsity(target, step) for step in wanted]
-        assert found == pytest.approx([*wanted.values()], abs=1e-12)
+        sparsities = [PRESETS["paper"].wanted_sparsity(target, step) for step in wanted]
+        assert sparsities == pytest.approx([*wanted.values()], abs=1e-12)
 
 
 def test_learning_rates_of_the_paper() -> None:
     # They rise over 200 steps, and fall from 1 at step 200 to 0 at step 9300.
     rates = {0: 1 / 200, 99: 0.5, 199: 1.0, 200: 1.0, 4750: 0.5, 7025: 0.25, 9299: 1 / 9100}
-    found = [PRESETS["paper"].rate(0.5, step) for step in rates]
-    assert found == pytest.approx([*rates.values()], abs=1e-12)
+    shares = [PRESETS["paper"].rate(0.5, step) for step in rates]
+    assert shares == pytest.approx([*rates.values()], abs=1e-12)
     paper = PRESETS["paper"]
     assert (paper.lr, paper.lr_lambda, paper.weight_decay) == (0.1, 1.0, 0.01)
 

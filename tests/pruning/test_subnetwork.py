@@ -44,25 +44,25 @@ def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, m
     mask = Mask(KEPT, has_mlps=has_mlps)
     rows = [[0.1, 0.2, 1 / 3, -4.0, 5.5], [1e-9, 0.25, 0.5, -3.0, 6e6]]
     history = pd.DataFrame(rows[: 2 if method == "l0" else 0], columns=HISTORY, dtype="float32")
-    each = subnetwork(mask=mask, target_sparsity=1 / 3, seed=2**40, method=method, history=history)
+    saved = subnetwork(mask=mask, target_sparsity=1 / 3, seed=2**40, method=method, history=history)
     path = tmp_path / "a.safetensors"
-    each.save(path)
+    saved.save(path)
     back = Subnetwork.load(path)
     for name in ("mask", "target_sparsity", "seed", "name"):
-        assert getattr(back, name) == getattr(each, name)
+        assert getattr(back, name) == getattr(saved, name)
     assert (back.mask.shape, back.method) == (mask.shape, method)
     assert torch.equal(back.scores, SCORES)
     assert_frame_equal(back.history, history)
-    assert Mask.load(path) == each.mask
+    assert Mask.load(path) == saved.mask
 
 
 def test_targets_and_seeds_of_numpy_are_numbers(tmp_path: Path) -> None:
     target_sparsity, seed = np.linspace(0, 1, 4)[1], np.arange(3)[2]
-    each = subnetwork(target_sparsity=target_sparsity, seed=seed)
-    each.save(tmp_path / "a.safetensors")
+    saved = subnetwork(target_sparsity=target_sparsity, seed=seed)
+    saved.save(tmp_path / "a.safetensors")
     back = Subnetwork.load(tmp_path / "a.safetensors")
     assert (back.target_sparsity, back.seed) == (1 / 3, 2)
-    assert each.name == back.name == "s0.3333333333333333-seed2"
+    assert saved.name == back.name == "s0.3333333333333333-seed2"
 
 
 def test_other_files_are_refused(tmp_path: Path, loud: Subject) -> None:

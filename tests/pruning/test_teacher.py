@@ -151,19 +151,19 @@ def test_auto_is_bfloat16_in_wide_models_where_the_processor_has_it(
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
     width = loud.model.cfg.d_model
     monkeypatch.setattr("mechcore.pruning.teacher.WIDE", width if wide else width + 1)
-    found, answers = {}, {}
+    gradients, answers = {}, {}
     for precision in ("auto", "bfloat16", "float32"):
         teacher = Teacher(loud.model, loud.data, PruneSettings(precision=precision))
         with frozen(loud.model):
-            found[precision] = teacher.kl_gradients(VALUES.float(), loud.means, EXAMPLES)
-        assert found[precision][0].dtype == found[precision][1].dtype == torch.float32
+            gradients[precision] = teacher.kl_gradients(VALUES.float(), loud.means, EXAMPLES)
+        assert gradients[precision][0].dtype == gradients[precision][1].dtype == torch.float32
         answers[precision] = teacher.logits
     assert torch.equal(answers["bfloat16"], answers["float32"])  # the full model's
     names = ("bfloat16", "float32")
     same, other = names if supported and wide else names[::-1]
     for i in (0, 1):
-        assert torch.equal(found["auto"][i], found[same][i])
-        assert not torch.equal(found["auto"][i], found[other][i])
+        assert torch.equal(gradients["auto"][i], gradients[same][i])
+        assert not torch.equal(gradients["auto"][i], gradients[other][i])
 
 
 # -- the order of the examples --------------------------------------------------------------------
@@ -189,20 +189,20 @@ def test_a_pools_batches_have_similar_lengths_in_random_order() -> None:
 )
 def test_no_batch_holds_an_example_twice(n: int, batch_size: int) -> None:
     a_pool = min(POOL, n // batch_size)
-    found = batches(n * a_pool, batch_size, seed=1, lengths=LENGTHS[:n])
-    assert all(len(set(rows)) == len(rows) == batch_size for rows in found)
+    drawn = batches(n * a_pool, batch_size, seed=1, lengths=LENGTHS[:n])
+    assert all(len(set(rows)) == len(rows) == batch_size for rows in drawn)
     # So many whole pools are so many whole passes.
-    assert sorted(itertools.chain(*found)) == sorted([*range(n)] * (a_pool * batch_size))
+    assert sorted(itertools.chain(*drawn)) == sorted([*range(n)] * (a_pool * batch_size))
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(31, 32), (5, 32), (3, 5), (2, 7), (1, 4)])
 def test_fewer_examples_than_a_batch_repeat_evenly(n: int, batch_size: int) -> None:
-    found = batches(12 * n, batch_size, seed=1, lengths=LENGTHS[:n])
-    for rows in found:
+    drawn = batches(12 * n, batch_size, seed=1, lengths=LENGTHS[:n])
+    for rows in drawn:
         counts = [rows.count(i) for i in range(n)]
         assert sum(counts) == batch_size
         assert max(counts) - min(counts) <= 1
-    assert set(Counter(itertools.chain(*found)).values()) == {12 * batch_size}
+    assert set(Counter(itertools.chain(*drawn)).values()) == {12 * batch_size}
 
 
 def test_examples_of_one_pass_come_in_the_order_of_the_seed_alone() -> None:

@@ -40,34 +40,34 @@ def test_answers_come_back(tmp_path: Path, correct: torch.Tensor) -> None:
     saved = {name: evaluation(i, correct, "ö: \n'") for i, name in enumerate(["s0.5", "a", "Ä/'"])}
     path = tmp_path / "deep" / "answers.safetensors"
     save_answers(path, saved)
-    found = load_answers(path)
-    assert list(found) == list(saved)
-    for name, each in found.items():
-        assert torch.equal(each.logits, saved[name].logits)
-        assert each.logits.dtype == torch.float32
-        assert torch.equal(each.correct_classes, correct)
-        assert each.correct_classes.dtype == torch.bool
-        assert each.subsets.tolist() == SUBSETS.tolist()
-        assert each.mapping == "ö: \n'"
-        assert each.accuracy == saved[name].accuracy
-        np.testing.assert_array_equal(each.margin, saved[name].margin)
+    loaded = load_answers(path)
+    assert list(loaded) == list(saved)
+    for name, back in loaded.items():
+        assert torch.equal(back.logits, saved[name].logits)
+        assert back.logits.dtype == torch.float32
+        assert torch.equal(back.correct_classes, correct)
+        assert back.correct_classes.dtype == torch.bool
+        assert back.subsets.tolist() == SUBSETS.tolist()
+        assert back.mapping == "ö: \n'"
+        assert back.accuracy == saved[name].accuracy
+        np.testing.assert_array_equal(back.margin, saved[name].margin)
 
 
 def test_views_and_other_precisions_can_be_saved(tmp_path: Path, correct: torch.Tensor) -> None:
     wide = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4)
     wrong = Evaluation(wide.T, correct.T.contiguous().T, SUBSETS, "")
     save_answers(tmp_path / "answers", {"full": wrong})
-    (found,) = load_answers(tmp_path / "answers").values()
-    assert found.logits.tolist() == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
-    assert torch.equal(found.correct_classes, correct)
+    (back,) = load_answers(tmp_path / "answers").values()
+    assert back.logits.tolist() == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
+    assert torch.equal(back.correct_classes, correct)
 
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")
 def test_groups_are_told_of_where_all_their_subsets_are_there(inputs: Inputs) -> None:
-    found = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", split="ood")
+    ablations = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", split="ood")
     whole, part = ("hans 0", "hans 1"), ("hans 0", "hans 7")
     groups = {"both": whole, "one gone": part, "hans 0": whole}
-    assert known_groups(found, groups) == {"both": whole}
+    assert known_groups(ablations, groups) == {"both": whole}
     inside = ablate(inputs.model, ["L0.H1"], inputs.data["id"], fill="zero", split="id")
     assert known_groups(inside, groups) == {}
 

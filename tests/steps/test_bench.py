@@ -77,16 +77,16 @@ def bench(tmp_path: Path) -> Workbench:
 
 
 def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: Cases) -> None:
-    found = bench.inputs(sources.job(splits=("train", "id")))
-    assert list(found.data) == ["train", "id"]
-    assert found.available == {"train": 12, "id": 13}
-    assert len(found.data["train"]) == 12
-    assert len(found.data["id"]) == 9  # max_id
+    inputs = bench.inputs(sources.job(splits=("train", "id")))
+    assert list(inputs.data) == ["train", "id"]
+    assert inputs.available == {"train": 12, "id": 13}
+    assert len(inputs.data["train"]) == 12
+    assert len(inputs.data["id"]) == 9  # max_id
     whole = read_examples(sources.path("id"))
-    assert set(found.data["id"].examples.frame["text_a"]) <= set(whole.frame["text_a"])
-    assert set(found.data["id"].examples.frame["label"]) == set(CLASSES)
+    assert set(inputs.data["id"].examples.frame["text_a"]) <= set(whole.frame["text_a"])
+    assert set(inputs.data["id"].examples.frame["label"]) == set(CLASSES)
     batch = padded(texts(), "right")
-    assert torch.equal(forward(found.model, batch), forward(cases.get("bert").model, batch))
+    assert torch.equal(forward(inputs.model, batch), forward(cases.get("bert").model, batch))
 
 
 def test_a_model_and_its_data_are_loaded_once(sources: Sources, bench: Workbench) -> None:
@@ -115,7 +115,7 @@ def test_halves_are_other_data_and_share_no_example(sources: Sources, bench: Wor
     whole, first, second = (bench.inputs(job).data["train"].examples.frame for job in jobs)
     # Either subset has three pairs of texts, twice each: one of them is in the first half.
     assert (len(whole), len(first), len(second)) == (12, 4, 8)
-    pairs = [[*zip(each["text_a"], each["text_b"], strict=True)] for each in (whole, first, second)]
+    pairs = [[*zip(part["text_a"], part["text_b"], strict=True)] for part in (whole, first, second)]
     assert sorted(pairs[1] + pairs[2]) == sorted(pairs[0])
     assert not set(pairs[1]) & set(pairs[2])
     assert len(bench.loads) == 1

@@ -47,8 +47,8 @@ def ood_of(losses: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
     full = Answers(correct, correct.astype(float), np.zeros(10))
     singles = [ComponentSet.of([name]) for name in losses]
     without = {
-        each: Answers(np.arange(10) >= loss, full.margin, full.kl)
-        for each, loss in zip(singles, losses.values(), strict=True)
+        single: Answers(np.arange(10) >= loss, full.margin, full.kl)
+        for single, loss in zip(singles, losses.values(), strict=True)
     }
     return singles, Ablations(full, without, "hans", "ood")  # type: ignore[arg-type]
 
@@ -65,7 +65,7 @@ def ood_of(losses: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
 )
 def test_the_heads_that_matter_most_are_ablated_together(max_joint: int, expected: str) -> None:
     singles, ood = ood_of({"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3})
-    joint = [str(each) for each in joint_sets(singles, ood, max_joint)]
+    joint = [str(heads) for heads in joint_sets(singles, ood, max_joint)]
     assert joint == [*expected.split(), "L0.H0+L0.H3+L1.H1+L2.H2"]
 
 
@@ -75,7 +75,7 @@ def test_a_whole_core_is_listed_once() -> None:
         ({"L0.H0": 1}, []),
         ({}, []),
     ):
-        assert [str(each) for each in joint_sets(*ood_of(losses), 4)] == expected
+        assert [str(heads) for heads in joint_sets(*ood_of(losses), 4)] == expected
 
 
 @pytest.mark.parametrize("splits", [("id", "ood"), ("ood",)])
@@ -99,28 +99,28 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
     again = core_ablation_tables(inputs, means, core, step(), known)
     for split, chosen in asked.items():
         assert chosen
-        assert all(len(each) > 1 for each in chosen) == (split in splits)
+        assert all(len(heads) > 1 for heads in chosen) == (split in splits)
     for name in ("ablation", "interactions"):
-        table, found = alone[name], again[name]
+        table, reused = alone[name], again[name]
         if name == "ablation":  # a sweep has more heads that single ones stand beside
-            table, found = (each[each["size"] > 1] for each in (table, found))
+            table, reused = (frame[frame["size"] > 1] for frame in (table, reused))
         # Batches of other sets round otherwise; p-values and intervals of tiny effects feel it.
         told = [column for column in table if column not in ("p", "p_adjusted")]
         ends = [column for column in told if column.endswith(("low", "high"))]
-        pd.testing.assert_frame_equal(found[ends], table[ends], atol=1e-3)
+        pd.testing.assert_frame_equal(reused[ends], table[ends], atol=1e-3)
         told = [column for column in told if column not in ends]
-        pd.testing.assert_frame_equal(found[told], table[told], atol=1e-6)
+        pd.testing.assert_frame_equal(reused[told], table[told], atol=1e-6)
 
 
 def test_intervals_are_drawn_with_the_seed(
     inputs: Inputs, means: MeanActivations, swept: dict[str, Ablations]
 ) -> None:
     core = parse_components(["L0.H1", "L1.H2"])
-    found = core_ablation_tables(inputs, means, core, step(), {})["ablation"]
-    single = found[found["kind"] == "single"].set_index(["set", "split", "subset"])
+    effects = core_ablation_tables(inputs, means, core, step(), {})["ablation"]
+    single = effects[effects["kind"] == "single"].set_index(["set", "split", "subset"])
     ends = ["margin_change_low", "margin_change_high"]
     for seed, equal in ((3, True), (0, False)):
-        tables = (ablation_table(each, n_resamples=10, seed=seed) for each in swept.values())
+        tables = (ablation_table(ablated, n_resamples=10, seed=seed) for ablated in swept.values())
         other = pd.concat(tables).set_index(single.index.names).loc[single.index]
         assert ((single[ends] - other[ends]).abs().max(axis=None) < 1e-3) == equal
 
@@ -150,9 +150,9 @@ def test_other_heads_are_drawn_for_those_of_the_core_in_turn(
 def test_mlps_are_beside_other_mlps() -> None:
     named = parse_components(["L1.H0", "L0.MLP"])
     drawn = beside(named, ModelShape(3, 4), 4, 0)
-    assert {each.layer for each in drawn if each.is_head} == {1}
+    assert {component.layer for component in drawn if component.is_head} == {1}
     assert list(map(str, drawn[-1:])) == ["L2.MLP"]
-    assert sum(each.is_head for each in drawn) == 2
+    assert sum(component.is_head for component in drawn) == 2
     assert beside(parse_components(["0.mlp", "1.mlp", "2.mlp"]), ModelShape(3, 4), 4, 0) == []
 
 
@@ -214,7 +214,7 @@ def test_heads_of_the_core_are_beside_those_that_were_ablated(
     assert set(singles["n_controls"]) == {3 if known else 1}
     assert set(singles["n_beside"]) == {8}
     row = singles.query("set == 'L1.H0'").iloc[0]
-    changes = {str(each): alone.changes(each, "margin").mean() for each in alone.sets}
+    changes = {str(heads): alone.changes(heads, "margin").mean() for heads in alone.sets}
     assert row["margin_change_beside"] == pytest.approx(changes["L1.H0"], abs=1e-4)
     others = np.array([changes[f"L1.H{i}"] for i in (1, 2, 3)])
     expected = (

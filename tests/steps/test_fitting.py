@@ -164,7 +164,7 @@ def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
     model = AutoModelForSequenceClassification.from_pretrained(cases.path("bert"))
     randomise(model)
     tokenizer = AutoTokenizer.from_pretrained(cases.path("bert"))
-    found = []
+    tables = []
     for name, places in (("plain", [0, 1, 2]), ("permuted", order)):
         with torch.no_grad():
             model.classifier.weight.copy_(model.classifier.weight[places])
@@ -175,8 +175,8 @@ def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
         tokenizer.save_pretrained(tmp_path / name)
         config = replace(study(tmp_path / name, tmp_path), checkpoints=(), only=("accuracy",))
         run_study(config, tmp_path / f"out-{name}")
-        found.append(table(tmp_path / f"out-{name}", "accuracy"))
-    pd.testing.assert_frame_equal(found[0], found[1], atol=1e-4)
+        tables.append(table(tmp_path / f"out-{name}", "accuracy"))
+    pd.testing.assert_frame_equal(tables[0], tables[1], atol=1e-4)
 
 
 @pytest.mark.everyday

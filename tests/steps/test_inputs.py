@@ -39,7 +39,7 @@ def told(split: str, data: DataConfig) -> tuple[int, int, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MechcoreWarning)
         examples, available = read_split(split, MODEL, data)
-    return len(examples), available, [str(each.message) for each in caught]
+    return len(examples), available, [str(warning.message) for warning in caught]
 
 
 def test_a_draw_is_told_with_the_option_that_set_it(six: str) -> None:
@@ -79,10 +79,10 @@ def test_models_that_tell_no_segments_apart_read_pairs_without_token_types(cases
     assert encoded.token_type_ids is None
     assert encoded.segments is not None
     assert [max(row) for row in encoded.segments] == [1, 1]
-    found = evaluate(cases.get("roberta").model, encoded, in_domain=False)
+    evaluation = evaluate(cases.get("roberta").model, encoded, in_domain=False)
     rows = [torch.tensor(ids) for ids in encoded.input_ids]
     expected = helpers.reference_logits(cases.get("roberta").reference, rows)
-    torch.testing.assert_close(found.logits, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(evaluation.logits, expected, rtol=0, atol=1e-5)
 
 
 def test_token_types_stay_where_the_model_knows_them(cases: Cases) -> None:
@@ -107,14 +107,14 @@ def instruct(tmp_path: Path) -> Path:
 
 def test_prompts_are_put_into_the_chat_template_where_asked_for(instruct: Path) -> None:
     plain = ModelConfig(str(instruct), prompt="{a} , {b}", answers={"x": "yes", "y": "no"})
-    found = {}
+    tokens = {}
     for asked in (False, True):
         opened = open_model(replace(plain, chat_template=asked))
         encoded = opened.encode(examples([("the cat", "a dog")]))
-        found[asked] = opened.tokenizer.convert_ids_to_tokens(encoded.input_ids[0])
-    known = [word for word in found[True] if word != "[UNK]"]
-    assert known == found[False] == ["the", "cat", ",", "a", "dog"]
-    assert len(found[True]) > len(known)
+        tokens[asked] = opened.tokenizer.convert_ids_to_tokens(encoded.input_ids[0])
+    known = [word for word in tokens[True] if word != "[UNK]"]
+    assert known == tokens[False] == ["the", "cat", ",", "a", "dog"]
+    assert len(tokens[True]) > len(known)
     assert opened.config.prompt == "<user>{a} , {b}</><assistant>"
     with pytest.raises(InputError, match=r"chat template: needs a prompt \(--prompt\)"):
         open_model(replace(plain, prompt=None, chat_template=True))

@@ -117,11 +117,11 @@ def test_what_a_sweep_ablated_is_not_ablated_again(
     """The known changes are told by their own: only that of the MLP of the last layer is not 0."""
     swept = {}
     for split, data in inputs.data.items():
-        found = ablate(inputs.model, ["L1.MLP"], data, means, split=split)  # type: ignore[arg-type]
-        unchanged = Answers.of(found.full, found.full)
+        sweep = ablate(inputs.model, ["L1.MLP"], data, means, split=split)  # type: ignore[arg-type]
+        unchanged = Answers.of(sweep.full, sweep.full)
         shape = ModelShape.of(inputs.model)
-        alone = {ComponentSet((each,)): unchanged for each in shape.components}
-        swept[split] = replace(found, without=alone | dict(found.without))
+        alone = {ComponentSet((component,)): unchanged for component in shape.components}
+        swept[split] = replace(sweep, without=alone | dict(sweep.without))
     known = path_tables(inputs, means, CORE, STEP, ROLES, swept)["core_dependence"]
     own = tables["core_dependence"]
     last = (own["receiver"] == "L1.MLP").to_numpy()
@@ -148,8 +148,8 @@ def test_a_core_that_leaves_too_few_heads_has_no_controls(
     core = parse_components("L0.H0,L0.H1,L0.H2")
     tables = path_tables(inputs, means, core, STEP, ROLES)
     without = path_tables(inputs, means, core, STEP)  # no roles, no verdict
-    for each in (tables, without):
-        assert set(each["core_dependence"]["n_controls"]) == {0}
+    for result in (tables, without):
+        assert set(result["core_dependence"]["n_controls"]) == {0}
     assert "core_verdict" not in without
     text = tables["core_verdict"]["explanation"].iloc[0]
     assert "layer 0 has 1 head outside the core; expected at least the 3 of the core" in text

@@ -48,11 +48,11 @@ def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
     full, masked = evaluation(odds), [evaluation(odds + 2), evaluation(odds - 2)]
     masked.append(evaluation(np.where(odds == -1, 3, odds)))
     mask = Mask.full(ModelShape(1, 4)).without("0.0")
-    found = [
+    pruned = [
         Subnetwork(mask, t, seed, torch.zeros(1, 5)) for t, seed in ((0.2, 1), (0.2, 2), (0.4, 3))
     ]
     answers = dict.fromkeys(("id", "ood"), masked)
-    tables = answer_tables(dict.fromkeys(answers, full), found, answers, {"id": "a", "ood": "b"})
+    tables = answer_tables(dict.fromkeys(answers, full), pruned, answers, {"id": "a", "ood": "b"})
     accuracy = tables["accuracy"].query("split == 'ood'").set_index("subset")
     assert accuracy.loc["u", "accuracy"].tolist() == [1, 0.5, 1, 0.5]
     assert accuracy.loc["all", "balanced_accuracy"].tolist() == pytest.approx([1, 0.75, 0.75, 0.75])
@@ -67,10 +67,10 @@ def test_a_moved_threshold_is_no_spread_on_both_labels() -> None:
 
 def test_a_core_of_one_ranking_is_no_evidence() -> None:
     shape = ModelShape(4, 6)
-    found = random_subnetworks(shape, target_sparsities=[0.4, 0.6], seeds=3)
-    tables = core_tables(found)
+    draws = random_subnetworks(shape, target_sparsities=[0.4, 0.6], seeds=3)
+    tables = core_tables(draws)
     summary = tables["core"].iloc[0]
-    n_heads = sum(c.is_head for c in found[1].mask.kept)
+    n_heads = sum(c.is_head for c in draws[1].mask.kept)
     assert summary["core_size"] == summary["expected_by_chance"] == n_heads
     assert summary["p_value"] == summary["p_uniform"] == 1
     assert summary["spearman_rho"] > 0
@@ -78,7 +78,7 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
     assert tables["head_overlap"]["p_value"].isna().all()
     # Seeds of their own are found apart, at one sparsity or at two.
     apart = random_subnetworks(shape, target_sparsities=0.6, seeds=4)
-    summary = core_tables([found[0], *apart])["core"].iloc[0]
+    summary = core_tables([draws[0], *apart])["core"].iloc[0]
     assert summary["expected_by_chance"] < n_heads
     assert summary["spearman_p"] > 0
 
@@ -86,8 +86,8 @@ def test_a_core_of_one_ranking_is_no_evidence() -> None:
 @pytest.mark.parametrize(("n", "rate"), [(1, 0.05), (3, 0.36840), (12, 0.77908)])
 def test_what_seeds_say_of_further_seeds(n: int, rate: float) -> None:
     # Of seeds that keep a head at a rate r, all n do with r ** n, which is 0.05 at the bound.
-    found = random_subnetworks(ModelShape(2, 4), target_sparsities=[0.0, 0.1], seeds=range(n))
-    core = core_tables(found)["core"]
+    draws = random_subnetworks(ModelShape(2, 4), target_sparsities=[0.0, 0.1], seeds=range(n))
+    core = core_tables(draws)["core"]
     assert core["core_size"].item() > 0
     assert core["rate_low"].item() == pytest.approx(rate, abs=1e-5)
     assert rate**n == pytest.approx(0.05, abs=1e-4)
@@ -242,8 +242,8 @@ def checkpoints(root: Path, **weights: str) -> str:
 
 
 def names_of(*paths: str) -> dict[object, str]:
-    found = checkpoint_series(paths, ModelConfig())
-    return {step: Path(str(model.source)).name for step, model in found.items()}
+    series = checkpoint_series(paths, ModelConfig())
+    return {step: Path(str(model.source)).name for step, model in series.items()}
 
 
 TWO = {"checkpoint_1000": "b", "checkpoint_500": "a"}
@@ -271,8 +271,8 @@ TWO = {"checkpoint_1000": "b", "checkpoint_500": "a"}
 def test_checkpoints_are_told_by_step_or_name(
     tmp_path: Path, weights: dict[str, str], expected: dict[object, str]
 ) -> None:
-    found = names_of(checkpoints(tmp_path / "run", **weights))
-    assert [*found.items()] == [*expected.items()]
+    names = names_of(checkpoints(tmp_path / "run", **weights))
+    assert [*names.items()] == [*expected.items()]
 
 
 def test_a_step_and_a_name_that_look_the_same_are_refused(tmp_path: Path) -> None:

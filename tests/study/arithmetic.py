@@ -126,18 +126,18 @@ class Sums(Study):
         total = job(Add(self.settings.more), "total", *numbers)
         if not self.store.has(total.key):
             return [total]
-        found, last = [total], total
+        jobs, last = [total], total
         for i in range(min(3, read(self.store.folder(total.key)))):
             last = job(Add(1), f"one more, {i}", last)
-            found.append(last)
-        return found
+            jobs.append(last)
+        return jobs
 
     @property
     def cost(self) -> float:
         return 10.0
 
     def results(self) -> Mapping[str, Results]:
-        rows = [(each.name, read(self.store.whole(each.key))) for each in self.jobs()]
+        rows = [(done.name, read(self.store.whole(done.key))) for done in self.jobs()]
         table = pd.DataFrame(rows, columns=["name", "number"])
         last = self.store.whole(self.jobs()[-1].key) / RESULT
         return {"": Results({"numbers": table}, {"last.txt": last}, {"steps": len(rows)})}
@@ -168,6 +168,6 @@ def registered(name: str, plan: Callable[..., Any]) -> Iterator[str]:
 
 def job(step: Step, name: str, *needs: Job, path: Path | None = None) -> Job:
     """A job whose needs go by their names; it may read a file."""
-    named = {each.name: each for each in needs}
+    named = {need.name: need for need in needs}
     inputs = {} if path is None else {"number": Number(path)}
     return Job.of(step, name, needs=named, inputs=inputs, hash_file=hash_file)

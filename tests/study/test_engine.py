@@ -97,7 +97,7 @@ class Costly(Study):
 
 
 def failures_of(error: StudyError) -> list[tuple[str, str, str | None]]:
-    return [(each.job.name, each.message, each.because_of) for each in error.failures]
+    return [(failure.job.name, failure.message, failure.because_of) for failure in error.failures]
 
 
 def test_needs_come_first_and_each_job_once(store: Store, numbers: Path) -> None:
@@ -107,7 +107,7 @@ def test_needs_come_first_and_each_job_once(store: Store, numbers: Path) -> None
     both = job(Add(), "both", one, two)
     total = job(Add(), "total", both, again)
     watched = Watched()
-    assert [each.name for each in in_order([total])] == ["read 0", "read 1", "both", "total"]
+    assert [item.name for item in in_order([total])] == ["read 0", "read 1", "both", "total"]
     do([total], store, watched)
     assert watched.begun == ["read 0", "read 1", "both", "total"]
     assert read(store.whole(total.key)) == 1 + 2 + 1
@@ -190,7 +190,7 @@ def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Pa
     ]
     told = "study: 1 job failed; 2 that need their results were not started. bad: no luck today."
     assert str(failure.value).startswith(told)
-    assert [store.has(each.key) for each in (one, free, bad, after)] == [True, True, False, False]
+    assert [store.has(item.key) for item in (one, free, bad, after)] == [True, True, False, False]
     assert store.all_keys() == sorted([one.key, free.key])
     assert store.leftovers() == []
 
@@ -278,8 +278,8 @@ def test_keys_depend_on_all_that_matters_and_nothing_else(numbers: Path) -> None
         job(Add(), "read", path=numbers / "0"),
         job(Read(), "read", one, path=numbers / "0"),
     ]
-    assert {each.key for each in same} == {one.key}
-    assert len({each.key for each in (one, *other)}) == 5
+    assert {item.key for item in same} == {one.key}
+    assert len({item.key for item in (one, *other)}) == 5
     assert one.recipe["settings"] == {"factor": 1}
     assert job(Add(), "sum", one).recipe["needs"] == {"read": one.key}
     assert "study.arithmetic" in one.recipe["code"]
@@ -318,7 +318,7 @@ def why(out: Path) -> dict[str, str]:
     table, _ = job_table(out)
     assert ((table["why"] != "") == (table["state"] != "done")).all()
     changed = table[table["why"] != ""].set_index("name")["why"]
-    return {str(name): str(each).removeprefix("changed: ") for name, each in changed.items()}
+    return {str(name): str(reason).removeprefix("changed: ") for name, reason in changed.items()}
 
 
 def test_why_a_job_is_to_be_done_again(
@@ -410,13 +410,13 @@ def test_processes_do_what_they_know_and_refuse_the_rest(store: Store, numbers: 
     ):
         perform(jobs, store, Local(workers=2, cpus=1), store.path.parent / "out")
     OPERATIONS.remove("here alone")
-    found = {each.job.name: each.message for each in failure.value.failures}
-    assert set(found) == {"apply", "local", "edited", "bad"}
-    assert found.pop("bad") == "it cannot be"
-    assert "operation 'here alone': unknown" in found["apply"]
-    assert "Local_" in found["local"]
-    assert "study/test_engine.py" in found["edited"]
-    for message in found.values():
+    messages = {lost.job.name: lost.message for lost in failure.value.failures}
+    assert set(messages) == {"apply", "local", "edited", "bad"}
+    assert messages.pop("bad") == "it cannot be"
+    assert "operation 'here alone': unknown" in messages["apply"]
+    assert "Local_" in messages["local"]
+    assert "study/test_engine.py" in messages["edited"]
+    for message in messages.values():
         assert message.startswith("another process lacks code of the first (")
         assert message.endswith("as an entry point, or run with one worker in this process")
     keys = [one.key, two.key, total.key]

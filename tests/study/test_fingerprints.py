@@ -28,7 +28,7 @@ def test_a_digest_is_that_of_the_value(value: Any) -> None:
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: shuffled(value[key]) for key in reversed(value)}
-        return [shuffled(each) for each in value] if isinstance(value, list) else value
+        return [shuffled(item) for item in value] if isinstance(value, list) else value
 
     assert digest_of(shuffled(value)) == digest_of(value)
     assert digest_of([value]) != digest_of(value)

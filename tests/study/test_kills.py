@@ -28,12 +28,12 @@ def study(out: str) -> None:
 
 def finished(out: Path) -> dict[str, tuple[int, int]]:
     """The artefacts that are there, each with what changes when it is made again."""
-    found = {}
+    states = {}
     for path in (out / "store" / "objects").glob("*/*/manifest.json"):
         if not path.parent.name.startswith("."):
             state = path.stat()
-            found[path.parent.name] = (state.st_ino, state.st_mtime_ns)
-    return found
+            states[path.parent.name] = (state.st_ino, state.st_mtime_ns)
+    return states
 
 
 def test_a_study_killed_again_and_again(whole: Path, tmp_path: Path) -> None:

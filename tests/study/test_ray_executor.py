@@ -42,24 +42,24 @@ def test_the_same_results_as_in_process(whole: Path, tmp_path: Path) -> None:
     assert files(tmp_path / "ray") == files(whole)
     manifests = (tmp_path / "ray" / "store" / "objects").glob("*/*/manifest.json")
     made = [json.loads(path.read_text()) for path in manifests]
-    pruned = {each["machine"]["process"] for each in made if each["kind"] == "prune"}
+    pruned = {manifest["machine"]["process"] for manifest in made if manifest["kind"] == "prune"}
     assert len(pruned) == 2, "both workers took part"
-    assert {each["machine"]["cores"] for each in made} == {1}
+    assert {manifest["machine"]["cores"] for manifest in made} == {1}
 
     def loads() -> tuple[int, int]:  # inside, so that workers need not import this file
         from mechcore.steps.bench import _benches
 
         return os.getpid(), sum(len(bench.loads) for bench in _benches.values())
 
-    found = dict(ray.get([ray.remote(num_cpus=1)(loads).remote() for _ in range(8)]))
-    assert found.keys() & pruned
-    assert {found.get(pid, 1) for pid in pruned} == {1}, "each loaded the model once"
+    counts = dict(ray.get([ray.remote(num_cpus=1)(loads).remote() for _ in range(8)]))
+    assert counts.keys() & pruned
+    assert {counts.get(pid, 1) for pid in pruned} == {1}, "each loaded the model once"
 
 
 def workers() -> list[Any]:
     """Processes that do jobs just now."""
     known = psutil.process_iter(["name", "cmdline"])
-    named = ((each, " ".join(each.info["cmdline"] or [each.info["name"]])) for each in known)
+    named = ((p, " ".join(p.info["cmdline"] or [p.info["name"]])) for p in known)
     return [process for process, words in named if "ray::done_elsewhere" in words]
 
 

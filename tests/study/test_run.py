@@ -101,11 +101,11 @@ class Finished:
 
     def masks(self) -> dict[str, Mask]:
         """Read without the package's own reader of subnetworks."""
-        found = {}
+        masks = {}
         for path in sorted((self.out / "masks").glob("*.safetensors")):
             with safe_open(path, framework="pt") as file:
-                found[path.stem] = Mask(file.get_tensor("mask"))
-        return found
+                masks[path.stem] = Mask(file.get_tensor("mask"))
+        return masks
 
     def accuracies(self, mask: Mask, split: str) -> pd.DataFrame:
         result = evaluate(self.inputs.model, self.inputs.data[split], mask=mask, means=self.means)
@@ -154,7 +154,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     shape = (finished.shape.n_layers, finished.shape.n_heads, True)
     assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == shape
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
-    assert {split: each["n"] for split, each in facts["data"].items()} == {
+    assert {split: part["n"] for split, part in facts["data"].items()} == {
         split: getattr(config.data, f"max_{split}") for split in ("train", "id", "ood")
     }
     halves = [name for half in tiny_world.OOD_GROUPS.values() for name in half]
@@ -225,7 +225,7 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     categories = finished.table("head_categories")
     assert categories.loc[categories["in_core"], "component"].tolist() == expected
     shown = json.loads((finished.out / "attention_examples.json").read_text())
-    assert [each["component"] for each in shown] == expected
+    assert [example["component"] for example in shown] == expected
 
 
 def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
@@ -259,7 +259,7 @@ def test_out_of_domain_the_mean_of_the_texts_there_is_swept_too(finished: Finish
     [path] = (finished.out / "store").rglob(INJECTED_FILE)
     sweep = ablation_table(ablations_in(path.parent, {"ood": "ood"})["ood"], n_resamples=2)
     table = SWEEP.read(finished.out / "tables" / "sweep.csv").query("fill == 'ood_mean'")
-    slopes = [margin_slopes(model, data, each) for each in (own, finished.means)]
+    slopes = [margin_slopes(model, data, fill) for fill in (own, finished.means)]
     full = evaluate(model, data, in_domain=False)
     for name in ("L1.H3", "L2.MLP"):
         component = Component.parse(name)
@@ -303,14 +303,14 @@ class Calls(Counter[str]):
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    found = Calls()
+    counts = Calls()
 
     def watched(step: Any) -> Any:
         real = step.run
 
         def run(self: Any, work: Any) -> None:
-            found[step.kind] += type(self) is step  # and not one that does more
-            if found.fail_at == step.kind:
+            counts[step.kind] += type(self) is step  # and not one that does more
+            if counts.fail_at == step.kind:
                 raise KeyboardInterrupt
             real(self, work)
 
@@ -319,7 +319,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     for step in (*STEPS, *(ANALYSES[name] for name in ANALYSES)):
         monkeypatch.setattr(step, "run", watched(step))
     leave_out_the_report(monkeypatch)
-    return found
+    return counts
 
 
 def contents(folder: Path) -> dict[str, bytes]:

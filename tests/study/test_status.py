@@ -131,9 +131,9 @@ def test_what_could_go(study: Study) -> None:
     assert size == 110
 
     study.planned(replace(study.config, seeds=(1,)))
-    unused = [each.key for each in study.plan.jobs if getattr(each.step, "seeds", None) == (2,)]
+    unused = [job.key for job in study.plan.jobs if getattr(job.step, "seeds", None) == (2,)]
     keys, _, size = study.store.removable()
-    manifests = [study.store.folder(each) / "manifest.json" for each in keys]
+    manifests = [study.store.folder(old) / "manifest.json" for old in keys]
     # Of seed 2 pruning, masks and two sets of answers; of both seeds the tables, the
     # smallest subnetwork and the core.
     assert len(keys) == 7
@@ -146,7 +146,7 @@ def test_what_could_go(study: Study) -> None:
     keys, leftovers, _ = study.store.removable()
     assert len(keys) == 8
     assert begun in keys
-    for each in keys:
-        study.store.remove(each)
+    for old in keys:
+        study.store.remove(old)
     study.store.leftovers(remove=True)
     assert study.store.removable() == ([], [], 0)

@@ -117,9 +117,9 @@ def test_a_store_whose_creation_was_killed_is_gone_on_with(tmp_path: Path) -> No
 
 def test_an_artefact_is_what_was_put_into_its_folder(store: Store) -> None:
     key = make(store)
-    for each in (store, again(store)):
-        assert each.has(key)
-        manifest = each.verify(key)
+    for opened in (store, again(store)):
+        assert opened.has(key)
+        manifest = opened.verify(key)
         assert (manifest.key, manifest.kind, manifest.name) == (key, "means", "job 1")
         assert manifest.recipe == {"n": 1}
         assert manifest.files == {n: hashlib.sha256(c).hexdigest() for n, c in CONTENT.items()}
@@ -341,7 +341,7 @@ def test_files_that_are_being_written_are_no_leftovers(store: Store) -> None:
     temporary = other.hear()
     store.leftovers(remove=True)
     assert store.leftovers() == []
-    assert [each.name for each in store.path.rglob(".*")] == [temporary]
+    assert [path.name for path in store.path.rglob(".*")] == [temporary]
     other.tell()
     other.end()
     assert list(store.path.rglob(".*")) == []
@@ -424,10 +424,10 @@ def test_a_file_that_cannot_grow_is_a_named_error_and_the_store_goes_on(store: S
 
 @pytest.fixture
 def outs(tmp_path: Path) -> list[Path]:
-    found = [tmp_path / name for name in ("first", "second")]
-    for out in found:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for out in folders:
         out.mkdir()
-    return found
+    return folders
 
 
 def test_unused_is_what_no_study_has_use_for(store: Store, outs: list[Path]) -> None:

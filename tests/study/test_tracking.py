@@ -72,7 +72,7 @@ class Logged:
 
     def media(self, name: str) -> Path:
         """The file of a table or figure that was logged."""
-        items = [item for each in self.of("history") for item in each.item]
+        items = [item for record in self.of("history") for item in record.item]
         (path,) = [i.value_json for i in items if list(i.nested_key) == [name, "path"]]
         return self.folder / "files" / str(json.loads(path))
 
@@ -115,7 +115,7 @@ def logged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
     folder = Path(done.stdout.removeprefix("logged ").strip())
     assert folder.parent == copy.resolve() / "wandb"
     (file,) = folder.glob("*.wandb")
-    records = [wandb_internal_pb2.Record.FromString(each) for each in records_of(file)]
+    records = [wandb_internal_pb2.Record.FromString(data) for data in records_of(file)]
     return Logged(folder, done.stdout, done.stderr, records)
 
 
@@ -136,20 +136,20 @@ def test_the_run_is_that_of_the_folder_and_nothing_else_happens(logged: Logged, 
 
 @needs_wandb
 def test_summary_tables_figures_and_report_are_logged_whole(logged: Logged, run: Path) -> None:
-    updates = [item for each in logged.of("summary") for item in each.update]
+    updates = [item for record in logged.of("summary") for item in record.update]
     summary = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in updates}
     expected = summary_of(read_run(run))
     assert {key: summary[key] for key in expected} == pytest.approx(expected)
     for name in ("accuracy", "core", "interactions"):
         content = json.loads(logged.media(f"tables/{name}").read_text())
-        found = pd.DataFrame(content["data"], columns=content["columns"])
+        shown = pd.DataFrame(content["data"], columns=content["columns"])
         table = pd.read_csv(run / "tables" / f"{name}.csv")
-        pd.testing.assert_frame_equal(found, table, check_dtype=False)
+        pd.testing.assert_frame_equal(shown, table, check_dtype=False)
     figures = {path.stem: path for path in (run / "figures").glob("*.png")}
     assert len(figures) > 3
     for name, path in figures.items():
         assert logged.media(f"figures/{name}").read_bytes() == path.read_bytes()
-    (artifact,) = [each for each in logged.of("artifact") if each.type == "report"]
+    (artifact,) = [record for record in logged.of("artifact") if record.type == "report"]
     sizes = {entry.path: entry.size for entry in artifact.manifest.contents}
     files = [run / "config.json", run / "report.html", *(run / "tables").iterdir()]
     assert sizes == {str(path.relative_to(run)): path.stat().st_size for path in files}

@@ -64,12 +64,12 @@ def test_frequencies_by_hand() -> None:
 def test_spearman_by_hand() -> None:
     # Head counts 1 2 1 2 and 1 2 0 1 have ranks 1.5 3.5 1.5 3.5 and 2.5 4 1 2.5, whose deviations
     # from 2.5 are -1 1 -1 1 and 0 1.5 -1.5 0: rho = 3 / sqrt(4 * 4.5) = 1 / sqrt 2.
-    found = frequency_agreement(head_frequency(MASKS, TARGETS))
-    assert found.rho == pytest.approx(1 / math.sqrt(2), abs=1e-12)
+    agreement = frequency_agreement(head_frequency(MASKS, TARGETS))
+    assert agreement.rho == pytest.approx(1 / math.sqrt(2), abs=1e-12)
     # Of the four permutations within the two layers of two, this one and its reverse have sums of
     # products 3 and -3, the others 0.
-    assert found.p_value == pytest.approx(1 / 2, abs=0.02)
-    assert (found.low_sparsity, found.high_sparsity) == (0.25, 0.75)
+    assert agreement.p_value == pytest.approx(1 / 2, abs=0.02)
+    assert (agreement.low_sparsity, agreement.high_sparsity) == (0.25, 0.75)
 
 
 def test_frequencies_that_only_layers_explain_have_no_small_p() -> None:
@@ -80,9 +80,9 @@ def test_frequencies_that_only_layers_explain_have_no_small_p() -> None:
         for a, b in ((1, 0), (5, 3))
         for seed in range(5)
     ]
-    found = frequency_agreement(head_frequency(masks, [0.2] * 5 + [0.7] * 5))
-    assert found.rho > 0.8
-    assert found.p_value == 1 or found.p_value > 0.1
+    agreement = frequency_agreement(head_frequency(masks, [0.2] * 5 + [0.7] * 5))
+    assert agreement.rho > 0.8
+    assert agreement.p_value == 1 or agreement.p_value > 0.1
 
 
 # -- overlap, spread ------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_the_core_by_hand() -> None:
 def sized(*sizes: int) -> list[Mask]:
     """Masks that keep the first so many of 144 heads and every MLP."""
     heads = [(torch.arange(144) < size).float().reshape(12, 12) for size in sizes]
-    return [Mask(torch.cat([each, torch.ones(12, 1)], dim=1)) for each in heads]
+    return [Mask(torch.cat([kept, torch.ones(12, 1)], dim=1)) for kept in heads]
 
 
 def test_the_expected_size_of_the_papers_core() -> None:
@@ -219,9 +219,9 @@ def choices(groups: Sequence[int], sizes: Sequence[int]) -> list[set[tuple[int, 
 def test_chance_is_that_of_counting_all_sets(groups: list[int], n_sets: int) -> None:
     possible = list(itertools.product(*(range(n + 1) for n in groups)))
     for sizes in itertools.product(possible, repeat=n_sets):
-        first, *others = (choices(groups, each) for each in sizes)
+        first, *others = (choices(groups, kept) for kept in sizes)
         # The first may stay fixed, as only overlaps count.
-        shared = [len(first[0].intersection(*each)) for each in itertools.product(*others)]
+        shared = [len(first[0].intersection(*sets)) for sets in itertools.product(*others)]
         counts = np.bincount(shared, minlength=sum(groups) + 1)
         np.testing.assert_allclose(
             shared_by_chance(groups, np.array(sizes)), counts / len(shared), atol=1e-12
@@ -231,8 +231,8 @@ def test_chance_is_that_of_counting_all_sets(groups: list[int], n_sets: int) -> 
 def by_layer(*kept: str) -> list[Mask]:
     """Masks of two layers of three heads, by the heads that they keep: ``"01 2"``."""
     full = Mask.full(ModelShape(2, 3, has_mlps=False))
-    layers = [each.split(" ") for each in kept]
-    named = [[f"{i}.{head}" for i, heads in enumerate(each) for head in heads] for each in layers]
+    layers = [text.split(" ") for text in kept]
+    named = [[f"{i}.{head}" for i, heads in enumerate(split) for head in heads] for split in layers]
     return [full.only(*names) for names in named]
 
 
@@ -245,15 +245,15 @@ def test_the_core_by_chance_is_that_of_counting_all_subnetworks() -> None:
     }
     core, overlap = heuristic_core(masks), head_overlap(masks[:2], "ab").iloc[0]
     assert (len(core.heads), overlap["shared"]) == (2, 2)
-    found = {"layers": (core.expected, core.p_value, overlap["expected"], overlap["p_value"])}
-    found["any"] = (core.expected_uniform, core.p_uniform)
-    found["any"] += (overlap["expected_uniform"], overlap["p_uniform"])
+    chances = {"layers": (core.expected, core.p_value, overlap["expected"], overlap["p_value"])}
+    chances["any"] = (core.expected_uniform, core.p_uniform)
+    chances["any"] += (overlap["expected_uniform"], overlap["p_uniform"])
     for how, sets in possible.items():
         shared = np.array([len(a & b & c) for a, b, c in itertools.product(*sets)])
         two = np.array([[len(a & b), len(a | b)] for a, b in itertools.product(*sets[:2])])
         expected = (shared.mean(), (shared >= 2).mean())
         expected += ((two[:, 0] / two[:, 1]).mean(), (two[:, 0] >= 2).mean())
-        assert found[how] == pytest.approx(expected), how
+        assert chances[how] == pytest.approx(expected), how
 
 
 def test_subnetworks_of_one_ranking_are_one_random_subnetwork() -> None:
@@ -281,10 +281,10 @@ def test_draws_are_those_of_a_seed_or_a_ranking() -> None:
     first, second = (torch.linspace(0, 1, 8).roll(n).reshape(2, 4) for n in (0, 3))
     one, other = (Mask.full(shape).without("L0.H1").with_identity(name) for name in "ab")
 
-    def draws(method: str, *found: tuple[Mask, int, torch.Tensor]) -> list[int]:
+    def draws(method: str, *given: tuple[Mask, int, torch.Tensor]) -> list[int]:
         history = pd.DataFrame(columns=list(HISTORY))
-        each = [Subnetwork(m, 0.5, seed, scores, method, history) for m, seed, scores in found]
-        return draws_of(each)
+        pruned = [Subnetwork(m, 0.5, seed, scores, method, history) for m, seed, scores in given]
+        return draws_of(pruned)
 
     assert draws("l0", (one, 1, first), (one, 1, second)) == [0, 0]
     assert draws("l0", (one, 1, first), (one, 2, second)) == [0, 1]
@@ -330,6 +330,6 @@ def test_targets_and_methods_are_not_mixed_and_controls_left_out() -> None:
     sparse, dense = table([0.6, 0.6, 0.6], 0.9), table([0.9, 0.9, 0.9], 0.5)
     ranked = table([0.9, 0.9, 0.6], method="ugs")
     chance = table([0.9, 0.9, 0.4], method="random")
-    found = [*outliers(pd.concat([sparse, dense, ranked, chance]))]
-    assert [text.split()[0] for text in found] == ["s0.70-seed44"]
+    texts = [*outliers(pd.concat([sparse, dense, ranked, chance]))]
+    assert [text.split()[0] for text in texts] == ["s0.70-seed44"]
     assert len([*outliers(ranked.drop(columns="method"))]) == 1

@@ -81,26 +81,26 @@ def refused(message: str, **changes: Any) -> None:
         effective_size(**{"full": FULL, "grid": GRID, "groups": GROUPS} | changes)
 
 
-def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=0, atol=1e-12)
+def same(table: pd.DataFrame, expected: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=0, atol=1e-12)
 
 
 # -- by hand --------------------------------------------------------------------------------------
 
 
 def test_sizes_by_hand() -> None:
-    found = effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1)
-    same(found, pd.DataFrame(EXPECTED, columns=COLUMNS))
-    assert found["faithful"].dtype == bool
-    assert found["checkpoint"].dtype.kind == found["seed"].dtype.kind == "i"
+    sizes = effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1)
+    same(sizes, pd.DataFrame(EXPECTED, columns=COLUMNS))
+    assert sizes["faithful"].dtype == bool
+    assert sizes["checkpoint"].dtype.kind == sizes["seed"].dtype.kind == "i"
 
 
 def test_sizes_are_of_what_masks_keep_where_they_miss_their_target() -> None:
     full = full_table({1: {"dev": 0.9}})
     grid = grid_table({(1, 7, s): {"dev": 0.9} for s in (0.25, 0.5, 0.75)})
     grid = grid.assign(kept=[0.7, 0.4, 0.45])  # that of 0.5 keeps least
-    found = effective_size(full, grid, groups={"ID": ["dev"]})
-    assert found[["effective_size", "target_sparsity", "faithful"]].to_numpy().tolist() == [
+    sizes = effective_size(full, grid, groups={"ID": ["dev"]})
+    assert sizes[["effective_size", "target_sparsity", "faithful"]].to_numpy().tolist() == [
         [0.4, 0.5, True]
     ]
     several = GRID.assign(kept=GRID.index / len(GRID))
@@ -109,7 +109,7 @@ def test_sizes_are_of_what_masks_keep_where_they_miss_their_target() -> None:
 
 
 def test_means_by_hand() -> None:
-    found = mean_effective_size(effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1))
+    means = mean_effective_size(effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1))
     expected = [
         ("OOD", 200, 0.875, 0.75, 1.0, 2, 1),
         ("OOD", 100, 0.375, 0.25, 0.5, 2, 2),
@@ -117,20 +117,20 @@ def test_means_by_hand() -> None:
         ("ID", 100, 0.625, 0.5, 0.75, 2, 2),
     ]
     columns = ["group", "checkpoint", "effective_size", "low", "high", "n_seeds", "n_faithful"]
-    same(found[columns], pd.DataFrame(expected, columns=columns))
+    same(means[columns], pd.DataFrame(expected, columns=columns))
 
 
 def test_the_interval_of_a_mean_size_is_over_seeds() -> None:
     # Sizes 0.4, 0.5 and 0.6 have a standard error of 0.1 / sqrt(3); Student's t with two degrees
     # of freedom is 4.303. Two seeds say next to nothing.
     seeds = {"a": [0.4, 0.5, 0.6], "b": [0.75, 1.0], "c": [0.5], "d": [0.5] * 3}
-    rows = [("x", at, i, size, True) for at, each in seeds.items() for i, size in enumerate(each)]
-    found = mean_effective_size(pd.DataFrame(rows, columns=COLUMNS[:5])).set_index("checkpoint")
+    rows = [("x", at, i, size, True) for at, sizes in seeds.items() for i, size in enumerate(sizes)]
+    means = mean_effective_size(pd.DataFrame(rows, columns=COLUMNS[:5])).set_index("checkpoint")
     away = 4.3027 * 0.1 / math.sqrt(3)
     for end, sign in (("mean_low", -1), ("mean_high", 1)):
-        assert found.loc["a", end] == pytest.approx(0.5 + sign * away, abs=1e-5)
-    assert found.loc["b", ["mean_low", "mean_high"]].tolist() == [0, 1]
-    assert found.loc[["c", "d"], ["mean_low", "mean_high"]].isna().all(axis=None)
+        assert means.loc["a", end] == pytest.approx(0.5 + sign * away, abs=1e-5)
+    assert means.loc["b", ["mean_low", "mean_high"]].tolist() == [0, 1]
+    assert means.loc[["c", "d"], ["mean_low", "mean_high"]].isna().all(axis=None)
 
 
 # -- the edges ------------------------------------------------------------------------------------
@@ -163,8 +163,8 @@ def test_losing_exactly_the_tolerance_is_not_faithful() -> None:
         for seed, more in losses.items()
     }
     full = full_table({n: {"a": n / 100} for n in percents})
-    found = effective_size(full, grid_table(grid), groups={"all": ["a"]})
-    assert found["faithful"].tolist() == [False, True] * len(percents)
+    sizes = effective_size(full, grid_table(grid), groups={"all": ["a"]})
+    assert sizes["faithful"].tolist() == [False, True] * len(percents)
 
 
 def exactly(
@@ -214,11 +214,11 @@ def test_sizes_are_those_of_exact_fractions(draw: st.DataObject) -> None:
     full_frame, grid_frame = full_table(full), grid_table(grid)
     full_frame["accuracy"] /= 100
     grid_frame[["accuracy", "target_sparsity"]] /= 100
-    found = effective_size(full_frame, grid_frame, groups=groups, tolerance=tolerance / 100)
+    table = effective_size(full_frame, grid_frame, groups=groups, tolerance=tolerance / 100)
     expected = list(exactly(full, grid, groups, tolerance))
-    sizes = (100 * found["effective_size"]).round(9).tolist()
-    columns = (found[name].tolist() for name in ("group", "checkpoint", "seed"))
-    assert list(zip(*columns, sizes, found["faithful"], strict=True)) == expected
+    sizes = (100 * table["effective_size"]).round(9).tolist()
+    columns = (table[name].tolist() for name in ("group", "checkpoint", "seed"))
+    assert list(zip(*columns, sizes, table["faithful"], strict=True)) == expected
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -271,8 +271,8 @@ def test_checkpoints_without_a_subnetwork_are_left_out_and_counted() -> None:
     full = pd.concat([full_table({50: {"m": 0.4}}), FULL])
     message = r"^full: omitted 2 of 3 checkpoints without subnetworks in grid; used 100$"
     with pytest.warns(MechcoreWarning, match=message):
-        found = effective_size(full, grid, groups=GROUPS, tolerance=0.1)
-    same(found, expected.reset_index(drop=True))
+        sizes = effective_size(full, grid, groups=GROUPS, tolerance=0.1)
+    same(sizes, expected.reset_index(drop=True))
 
 
 LACKING = (GRID[["checkpoint", "seed", "target_sparsity"]] == (100, 7, 0.5)).all(axis=1)
@@ -285,13 +285,13 @@ def test_a_seed_that_lacks_a_sparsity_changes_no_other() -> None:
         r"the rest: checkpoint 100, seed 7 lacks 0\.5$"
     )
     with pytest.warns(MechcoreWarning, match=message):
-        found = effective_size(FULL, GRID[~LACKING], groups=GROUPS, tolerance=0.1)
+        sizes = effective_size(FULL, GRID[~LACKING], groups=GROUPS, tolerance=0.1)
     # Seed 7 had chosen 0.5 out of domain at checkpoint 100; it has 0.25 then.
     expected = [
         ("OOD", 100, 7, 0.75, True, 0.25, 0.2, 0.2) if row[:3] == ("OOD", 100, 7) else row
         for row in EXPECTED
     ]
-    same(found, pd.DataFrame(expected, columns=COLUMNS))
+    same(sizes, pd.DataFrame(expected, columns=COLUMNS))
 
 
 def test_a_group_is_never_averaged_over_fewer_subsets() -> None:

@@ -29,7 +29,7 @@ CHANCE = (1 * 1 + 4 * (1 / 3)) / 6
 def test_overlap_by_hand() -> None:
     table = half_overlap(MASKS)
     HALF_OVERLAP.check(table)
-    found = {row["compared"]: row for row in table.to_dict("records")}
+    rows = {row["compared"]: row for row in table.to_dict("records")}
     third = pytest.approx(1 / 3)
     for compared, n, jaccard, low, high in (
         ("two halves, one seed", 2, pytest.approx(1 / 6), 0, third),
@@ -39,14 +39,14 @@ def test_overlap_by_hand() -> None:
         ("all data and a half, one seed", 4, pytest.approx(1 / 2), third, 1),
         ("all data and a half, two seeds", 4, pytest.approx(5 / 12), 0, 1),
     ):
-        row = found.pop(compared)
+        row = rows.pop(compared)
         assert [row[name] for name in ("target_sparsity", "n_pairs", "jaccard", "low", "high")] == [
             *(0.5, n, jaccard, low, high)
         ], compared
         # Masks of one seed share its noise, whatever they were pruned on.
         chance = CHANCE if compared.endswith("two seeds") else math.nan
         assert row["expected"] == pytest.approx(chance, nan_ok=True), compared
-    assert not found
+    assert not rows
 
 
 def test_cores_by_hand() -> None:

@@ -44,20 +44,20 @@ def smallest(
     wrong: dict[str, int], limit: float, ood: dict[str, int] | None = None
 ) -> pd.DataFrame:
     by_role = {"id": wrong, "ood": ood or wrong}
-    masked = {split: {m: answers(n) for m, n in each.items()} for split, each in by_role.items()}
+    masked = {split: {m: answers(n) for m, n in fails.items()} for split, fails in by_role.items()}
     fulls = {split: answers(20) for split in masked}
-    found = smallest_subnetworks(MASKS, fulls, masked, limit, n_resamples=400)
-    SMALLEST.check(found)
-    return found.set_index("measure", drop=False)
+    table = smallest_subnetworks(MASKS, fulls, masked, limit, n_resamples=400)
+    SMALLEST.check(table)
+    return table.set_index("measure", drop=False)
 
 
 def dense(full: dict[str, Evaluation], masked: Evaluation | None = None, **options: Any) -> Any:
     """The table of a single mask, whose answers are those of the full model unless given."""
-    of_mask = {split: {"dense": masked or each} for split, each in full.items()}
+    of_mask = {split: {"dense": masked or evaluation} for split, evaluation in full.items()}
     options = {"limit": 0.01} | options
-    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, of_mask, **options)
-    SMALLEST.check(found)
-    return found
+    table = smallest_subnetworks({"dense": MASKS["dense"]}, full, of_mask, **options)
+    SMALLEST.check(table)
+    return table
 
 
 def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
@@ -93,19 +93,19 @@ def test_what_a_choice_loses_is_measured_on_examples_that_did_not_choose_it() ->
     sparse.logits[torch.tensor(wrong)] *= -1
     masked = {split: {"dense": right, "sparse": sparse} for split in ("id", "ood")}
     masks, full = {n: MASKS[n] for n in ("dense", "sparse")}, dict.fromkeys(masked, right)
-    found = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
-    SMALLEST.check(found)
-    assert found["subnetwork"].tolist() == ["dense"] * 2
-    assert found.loc[0, ["id_change", "ood_change"]].tolist() == [0, 0]
-    assert found.loc[0, ["id_change_held_out", "ood_change_held_out"]].tolist() == pytest.approx(
+    table = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
+    SMALLEST.check(table)
+    assert table["subnetwork"].tolist() == ["dense"] * 2
+    assert table.loc[0, ["id_change", "ood_change"]].tolist() == [0, 0]
+    assert table.loc[0, ["id_change_held_out", "ood_change_held_out"]].tolist() == pytest.approx(
         [-0.1] * 2
     )
     few = np.concatenate([np.arange(90), np.arange(N - 90, N)])  # of each label 45 in a half
-    few_dense, few_sparse = (replace(each, clusters=None).part(few) for each in (right, sparse))
+    few_dense, few_sparse = (replace(whole, clusters=None).part(few) for whole in (right, sparse))
     masked = {split: {"dense": few_dense, "sparse": few_sparse} for split in full}
     full = dict.fromkeys(masked, few_dense)
-    found = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
-    assert found["id_change_held_out"].isna().tolist() == [False, True]
+    table = smallest_subnetworks(masks, full, masked, 0.05, n_resamples=50)
+    assert table["id_change_held_out"].isna().tolist() == [False, True]
 
 
 def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
@@ -133,12 +133,12 @@ def test_a_loss_just_above_the_limit_is_not_told_as_the_limit() -> None:
 
 def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
     full = {split: answers(20) for split in ("id", "ood")}
-    found = dense(full, answers(20, shift=3.0))
-    assert found["within"].tolist() == [False, True]
-    assert found["id_change"].tolist() == [pytest.approx(-0.45), pytest.approx(0.0)]
+    table = dense(full, answers(20, shift=3.0))
+    assert table["within"].tolist() == [False, True]
+    assert table["id_change"].tolist() == [pytest.approx(-0.45), pytest.approx(0.0)]
     for split in ("id", "ood"):
-        assert found[f"{split}_accuracy_change"].tolist() == pytest.approx([-0.45, -0.45])
-    information = found.to_dict("records")[1]
+        assert table[f"{split}_accuracy_change"].tolist() == pytest.approx([-0.45, -0.45])
+    information = table.to_dict("records")[1]
     assert explain_smallest(information).endswith(
         f"; of accuracy, with its bias as it is, {MINUS}45.0 points in domain and {MINUS}45.0 "
         "points out of domain"
@@ -172,15 +172,15 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
 
 def test_one_example_has_no_interval_to_be_within() -> None:
     full = {"id": answers(20), "ood": answers(20).part(np.array([N - 1]))}
-    found = dense(full, limit=0.1)
-    assert found["within"].tolist() == [False, False]
-    assert set(found["reason"]) == {"out of domain: one example, which has no interval"}
+    table = dense(full, limit=0.1)
+    assert table["within"].tolist() == [False, False]
+    assert set(table["reason"]) == {"out of domain: one example, which has no interval"}
 
 
 def test_one_label_has_accuracy_alone() -> None:
     full = {"id": answers(20), "ood": answers(20, labels=np.ones(N, dtype=int))}
-    found = dense(full)
-    assert found["within"].tolist() == [True, False]
+    table = dense(full)
+    assert table["within"].tolist() == [True, False]
     reason = "out of domain: one label only: lost information cannot be told from a moved threshold"
-    assert found["reason"].tolist() == ["", reason]
-    assert found["subnetwork"].tolist() == ["dense", ""]
+    assert table["reason"].tolist() == ["", reason]
+    assert table["subnetwork"].tolist() == ["dense", ""]

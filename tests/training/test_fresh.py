@@ -91,10 +91,10 @@ def test_a_new_head_on_a_pretrained_body(architecture: str, tmp_path: Path) -> N
     batch = classification(reference, tokenizer).encode(data).rows(range(len(data)))
     names = ["input_ids", *["token_type_ids"] * (architecture == "bert")]
     with torch.no_grad():
-        found = forward(read, batch)
+        logits = forward(read, batch)
         for i, n in enumerate(batch["attention_mask"].sum(1).tolist()):
             alone = reference(**{name: batch[name][i : i + 1, :n] for name in names}).logits[0]
-            torch.testing.assert_close(found[i], alone, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(logits[i], alone, atol=1e-5, rtol=1e-5)
 
 
 def test_from_scratch_takes_nothing_but_configuration_and_tokenizer(tmp_path: Path) -> None:
@@ -104,15 +104,15 @@ def test_from_scratch_takes_nothing_but_configuration_and_tokenizer(tmp_path: Pa
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    found, again, other = (
+    first, again, other = (
         new_model(tmp_path / "base", classes=CLASSES, from_scratch=True, seed=seed)[0].state_dict()
         for seed in (3, 3, 4)
     )
     assert torch.equal(torch.rand(3), expected)  # the caller's random numbers are left alone
-    assert found[name].shape == body[name.removeprefix("bert.")].shape
-    assert torch.equal(found[name], again[name])
-    assert not torch.equal(found[name], other[name])
-    assert float(found[name].std()) == pytest.approx(0.02, rel=0.3)  # BERT's initializer_range
+    assert first[name].shape == body[name.removeprefix("bert.")].shape
+    assert torch.equal(first[name], again[name])
+    assert not torch.equal(first[name], other[name])
+    assert float(first[name].std()) == pytest.approx(0.02, rel=0.3)  # BERT's initializer_range
 
 
 def save_classifier(folder: Path, classes: tuple[str, ...] = CLASSES) -> Any:
@@ -132,7 +132,7 @@ def test_a_head_for_the_same_classes_is_kept_in_its_order(tmp_path: Path) -> Non
         turned.classifier.weight.copy_(straight.classifier.weight[order])
         turned.classifier.bias.copy_(straight.classifier.bias[order])
     turned.save_pretrained(tmp_path / "turned")
-    data, found = examples(), []
+    data, results = examples(), []
     for name in ("straight", "turned"):
         wanted = ["Entailment", "NEUTRAL", "contradiction"]
         model, tokenizer = new_model(tmp_path / name, classes=wanted, seed=0)
@@ -141,11 +141,11 @@ def test_a_head_for_the_same_classes_is_kept_in_its_order(tmp_path: Path) -> Non
         history = train_classifier(
             model.train(), tokenizer, data, {"id": data}, tmp_path / f"{name}-run", SETTINGS
         )
-        found.append((before, history["accuracy"].tolist(), history["loss"].tolist()))
+        results.append((before, history["accuracy"].tolist(), history["loss"].tolist()))
         stored = hf.AutoConfig.from_pretrained(tmp_path / f"{name}-run" / "final").id2label
         assert list(stored.values()) == list(CLASSES if name == "straight" else names)
-    assert found[0][:2] == found[1][:2]
-    assert found[0][2] == pytest.approx(found[1][2], rel=1e-4)
+    assert results[0][:2] == results[1][:2]
+    assert results[0][2] == pytest.approx(results[1][2], rel=1e-4)
     model, _ = new_model(tmp_path / "turned", seed=0)
     assert list(model.config.id2label.values()) == list(names)
 

@@ -62,9 +62,9 @@ def weights(path: Path) -> dict[str, Tensor]:
 def test_the_weights_are_those_of_a_plain_loop_to_the_last_bit(tmp_path: Path) -> None:
     train_encoder(tmp_path / "run", PLAIN)
     expected = plain_loop(PLAIN, encoder(), PLAIN.batch_size)
-    found = weights(tmp_path / "run")
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in found)
+    trained = weights(tmp_path / "run")
+    assert trained.keys() == expected.keys()
+    assert all(torch.equal(trained[name], expected[name]) for name in trained)
 
 
 def test_accumulated_batches_are_averaged(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_accumulated_batches_are_averaged(tmp_path: Path) -> None:
     settings = replace(PLAIN, batch_size=4, accumulate=5)
     train_encoder(tmp_path / "run", settings)
     expected = plain_loop(settings, encoder(), 20)
-    found = weights(tmp_path / "run")
+    trained = weights(tmp_path / "run")
     # Adam's first steps turn the rounding of tiny gradients into whole steps. Biases of keys move
     # by nothing else: all scores of a query change by the same amount.
     for name, tensor in expected.items():
         if name.endswith("key.bias"):
             continue
-        assert torch.allclose(found[name], tensor, atol=2e-4), name
+        assert torch.allclose(trained[name], tensor, atol=2e-4), name
 
 
 def test_the_order_is_a_sequence_of_permutations() -> None:

@@ -97,9 +97,9 @@ def test_every_checkpoint_has_the_accuracies_of_the_history() -> None:
     some = hard[hard["subset"].isin([*tiny_world.COUNTER_HEURISTIC][::2])]
     for step, path in embedded.encoder_checkpoints():
         expected = recorded[recorded["step"] == step].set_index("subset")["accuracy"]
-        found = encoder_accuracy(path, some)
+        accuracies = encoder_accuracy(path, some)
         # Other versions of torch add in another order and may tip a near-tie.
-        assert (found - expected[found.index]).abs().max() < 0.01, step
+        assert (accuracies - expected[accuracies.index]).abs().max() < 0.01, step
 
 
 @pytest.mark.everyday

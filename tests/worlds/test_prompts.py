@@ -70,8 +70,8 @@ def test_words_have_the_ids_after_the_special_tokens(begins: bool) -> None:
 def test_texts_have_their_last_word_as_label() -> None:
     with pytest.raises(Exception, match="WordLevel error"):
         word_tokenizer(["a"])("a c")
-    found = texts_of("facts", [("a b is", "c", "home"), ("b is", "a", "role")])
-    assert found.frame["text_a"].tolist() == ["a b is", "b is"]
-    assert found.frame["label"].tolist() == ["c", "a"]
-    assert found.frame["subset"].tolist() == ["home", "role"]
-    assert not found.two_segments
+    texts = texts_of("facts", [("a b is", "c", "home"), ("b is", "a", "role")])
+    assert texts.frame["text_a"].tolist() == ["a b is", "b is"]
+    assert texts.frame["label"].tolist() == ["c", "a"]
+    assert texts.frame["subset"].tolist() == ["home", "role"]
+    assert not texts.two_segments

@@ -88,14 +88,14 @@ def expected(reference: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Changes of accuracy and of margin by fill, [head, trial]."""
     full = answered(reference)
     zeros = dict.fromkeys(WHOLE, torch.zeros(helpers.D_MODEL // HEADS))
-    found = {}
+    changes = {}
     for fill, vectors in (("mean", mean_vectors(reference)), ("zero", zeros)):
         margins = np.stack(
             [answered(helpers.edited(reference, {at: vectors[at]}, {})) for at in WHOLE]
         )
         assert np.abs(margins).min() > 1e-5, "a tie, which rounding may break either way"
-        found[fill] = ((margins > 0) - (full > 0).astype(float), margins - full)
-    return found
+        changes[fill] = ((margins > 0) - (full > 0).astype(float), margins - full)
+    return changes
 
 
 INCONGRUENT = ~TRIALS.frame["congruent"].to_numpy(dtype=bool)
@@ -175,14 +175,14 @@ def test_masses_against_loops_over_heads_and_resamples(tables: Any, expected: An
         means, again = changes.mean(1), resampled(changes, draws(changes.shape[1]))
         centre = mass_centre(means)
         assert row.centre == pytest.approx(centre)
-        centres = np.array([mass_centre(each) for each in again])
+        centres = np.array([mass_centre(drawn) for drawn in again])
         assert row.undefined == np.isnan(centres).mean()
         defined = centres[~np.isnan(centres)]
         low, high = np.quantile(defined, [0.025, 0.975]) + centre - np.median(defined)
         assert row.low == pytest.approx(max(low, 0))
         assert row.high == pytest.approx(min(high, LAYERS - 1))
         assert row.low <= row.centre <= row.high
-        assert row.total_change == pytest.approx(sum(min(each, 0) for each in means))
+        assert row.total_change == pytest.approx(sum(min(mean, 0) for mean in means))
         share = (min(means[0], 0) + min(means[1], 0)) / row.total_change
         assert row.first_layer_share == pytest.approx(share)
         assert row.strongest == NAMES[int(means.argmin())]
@@ -202,7 +202,7 @@ def test_the_mass_of_significant_heads_against_a_loop() -> None:
     wanted = mass_centre(np.where(chosen, changes.mean(1), 0))
     assert row["centre_significant"] == pytest.approx(wanted)
     again = resampled(changes, draws(200))
-    kept = np.array([mass_centre(np.where(chosen, each, 0)) for each in again])
+    kept = np.array([mass_centre(np.where(chosen, drawn, 0)) for drawn in again])
     ends = np.quantile(kept, [0.025, 0.975])
     assert [row["significant_low"], row["significant_high"]] == pytest.approx(ends.tolist())
 
@@ -230,7 +230,7 @@ def test_a_centre_of_mass_by_hand() -> None:
 
 def test_one_trial_has_no_interval_of_its_centre() -> None:
     changes = np.array([[0.0], [-1.0], [0.0], [-1.0]])
-    found = ablation._mass(changes, np.ones(4, dtype=bool), ModelShape(2, 2), 20)
-    assert found["centre"] == 0.5
+    mass = ablation._mass(changes, np.ones(4, dtype=bool), ModelShape(2, 2), 20)
+    assert mass["centre"] == 0.5
     for name in ("low", "high", "significant_low", "significant_high"):
-        assert np.isnan(found[name])
+        assert np.isnan(mass[name])

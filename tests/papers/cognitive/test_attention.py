@@ -48,7 +48,7 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
-def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+def rendered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(request.param, tmp_path_factory.mktemp("attention"))
 
 
@@ -85,7 +85,7 @@ def flags(tokenizer: Any, text: str) -> tuple[list[int], list[bool]]:
 
 def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
     """Sums over queries by trial: attention on numbers [trial, head], uniform, queries [trial]."""
-    found: dict[str, list[Any]] = {name: [] for name in ("mass", "uniform", "n")}
+    totals: dict[str, list[Any]] = {name: [] for name in ("mass", "uniform", "n")}
     for text in trials.frame["text"]:
         ids, numbers = flags(case.tokenizer, text)
         with torch.no_grad():
@@ -93,16 +93,16 @@ def sums(case: Case, trials: Trials) -> dict[str, np.ndarray]:
         pattern = torch.cat(output.attentions).flatten(0, 1).double().numpy()
         queries = [q for q in range(len(ids)) if any(numbers[: q + 1])]
         on_numbers = pattern[:, :, np.flatnonzero(numbers)].sum(-1)
-        found["mass"].append(on_numbers[:, queries].sum(-1))
-        found["uniform"].append(sum(sum(numbers[: q + 1]) / (q + 1) for q in queries))
-        found["n"].append(len(queries))
-    return {name: np.array(values) for name, values in found.items()}
+        totals["mass"].append(on_numbers[:, queries].sum(-1))
+        totals["uniform"].append(sum(sum(numbers[: q + 1]) / (q + 1) for q in queries))
+        totals["n"].append(len(queries))
+    return {name: np.array(values) for name, values in totals.items()}
 
 
 @pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
-def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> None:
-    model = load_model(each.path, backend=backend)
-    tables = attention_tables(model, each.tokenizer, each.trials, ABLATION, resamples=60)
+def test_masses_against_patterns_of_single_prompts(rendered: Case, backend: Any) -> None:
+    model = load_model(rendered.path, backend=backend)
+    tables = attention_tables(model, rendered.tokenizer, rendered.trials, ABLATION, resamples=60)
     table = tables["cognitive_attention"]
     assert table.columns.tolist() == [
         *("component", "layer", "head", "mass", "low", "high", "uniform", "ratio", "low_ratio"),
@@ -111,8 +111,8 @@ def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> 
     assert table[["component", "layer", "head"]].values.tolist() == [
         [name, *divmod(i, HEADS)] for i, name in enumerate(NAMES)
     ]
-    found = sums(each, each.trials)
-    mass, uniform = (found[name].sum(0) / found["n"].sum() for name in ("mass", "uniform"))
+    totals = sums(rendered, rendered.trials)
+    mass, uniform = (totals[name].sum(0) / totals["n"].sum() for name in ("mass", "uniform"))
     np.testing.assert_allclose(table["mass"], mass, rtol=1e-4)
     np.testing.assert_allclose(table["uniform"], uniform, rtol=1e-9)
     np.testing.assert_allclose(table["ratio"], mass / uniform, rtol=1e-4)
@@ -124,9 +124,9 @@ def test_masses_against_patterns_of_single_prompts(each: Case, backend: Any) -> 
 def test_ratio_intervals_against_a_bootstrap_of_whole_trials(words: tuple[Any, Case]) -> None:
     model, case = words
     table = tables_of(words, ABLATION, resamples=1500)["cognitive_attention"]
-    found = sums(case, case.trials)
+    totals = sums(case, case.trials)
     rows = np.random.default_rng(0).integers(24, size=(4000, 24))
-    ratios = found["mass"][rows].sum(1) / found["uniform"][rows].sum(1)[:, None]
+    ratios = totals["mass"][rows].sum(1) / totals["uniform"][rows].sum(1)[:, None]
     low, high = np.quantile(ratios, [0.025, 0.975], axis=0)
     assert (np.abs(table["low_ratio"] - low) < 0.2 * (high - low)).all()
     assert (np.abs(table["high_ratio"] - high) < 0.2 * (high - low)).all()

@@ -71,9 +71,9 @@ def test_bad_options_get_one_line(
 def test_trials_are_written(tmp_path: Path) -> None:
     out = tmp_path / "trials.jsonl"
     assert call("trials --n 24 --seed 5 --split test --random-order", "--out", out) == 0
-    found, own = pd.read_json(out, lines=True), generate(24, 5, split="test", random_order=True)
-    pd.testing.assert_frame_equal(found.drop(columns="spans"), own.frame, check_dtype=False)
-    for row, places in zip(found["spans"], own.places.tolist(), strict=True):
+    written, own = pd.read_json(out, lines=True), generate(24, 5, split="test", random_order=True)
+    pd.testing.assert_frame_equal(written.drop(columns="spans"), own.frame, check_dtype=False)
+    for row, places in zip(written["spans"], own.places.tolist(), strict=True):
         spans = [(span["name"], [span["start"], span["end"]]) for span in row]
         assert spans == list(zip(own.landmarks, places, strict=True))
 

@@ -71,11 +71,11 @@ def test_samples_to_a_threshold_that_later_sizes_keep() -> None:
         ("scratch", 0): [(0.5, 0.95)] * 3,
         ("scratch", 1): [(0.5, 0.5), (0.5, 0.6), (0.5, 0.89)],
     }
-    found = samples_table(curve_of(results), 0.9)
-    assert found["samples"].tolist() == [400, 1600, 100, pd.NA]
-    assert found[["arm", "seed"]].to_records(index=False).tolist() == list(results)
-    assert set(found["threshold"]) == {0.9}
-    assert set(found["largest"]) == {1600}
+    samples = samples_table(curve_of(results), 0.9)
+    assert samples["samples"].tolist() == [400, 1600, 100, pd.NA]
+    assert samples[["arm", "seed"]].to_records(index=False).tolist() == list(results)
+    assert set(samples["threshold"]) == {0.9}
+    assert set(samples["largest"]) == {1600}
 
 
 def test_models_are_compared_at_the_accuracy_of_the_weaker_arm() -> None:
@@ -87,35 +87,35 @@ def test_models_are_compared_at_the_accuracy_of_the_weaker_arm() -> None:
         ("fine_tuned", 1): [(0.8, 0.8)] * 3,
         ("scratch", 1): [(0.75, 0.75), (0.99, 0.85), (0.8, 0.95)],
     }
-    found = compared(curve_of(results))
+    table = compared(curve_of(results))
     columns = ["arm", "seed", "n", "accuracy", "matched"]
-    assert found[columns].to_records(index=False).tolist() == [
+    assert table[columns].to_records(index=False).tolist() == [
         ("base", 0, 0, 0.5, False),
         ("fine_tuned", 0, 400, 0.88, True),
         ("fine_tuned", 1, 1600, 0.8, False),
         ("scratch", 0, 1600, 0.86, True),
         ("scratch", 1, 400, 0.85, False),
     ]
-    assert found["gap"].tolist()[1:] == pytest.approx([0.02, 0.05, 0.02, 0.05])
-    assert pd.isna(found["gap"].iloc[0])
+    assert table["gap"].tolist()[1:] == pytest.approx([0.02, 0.05, 0.02, 0.05])
+    assert pd.isna(table["gap"].iloc[0])
 
 
 def test_an_arm_alone_is_taken_at_its_largest_number() -> None:
     curve = curve_table([result("scratch", n, 0, dev=dev) for n, dev in ((100, 0.9), (400, 0.8))])
-    found = compared(curve)
-    assert found["n"].tolist() == [400]
-    assert not found["matched"].any()
-    assert found["gap"].isna().all()
+    table = compared(curve)
+    assert table["n"].tolist() == [400]
+    assert not table["matched"].any()
+    assert table["gap"].isna().all()
 
 
 def test_intervals_are_said_to_be_what_they_are() -> None:
     right = [True] * 30 + [False] * 10
     answers = {"restricted": right, "unrestricted": right, "congruent": [True, False] * 20}
-    found = accuracies_with_intervals(pd.DataFrame(answers))
+    intervals = accuracies_with_intervals(pd.DataFrame(answers))
     z, n = 1.959964, 40  # Wilson's score interval by hand
     centre, half = 30 + z**2 / 2, z * (30 * 10 / n + z**2 / 4) ** 0.5
-    assert found["low"] == pytest.approx((centre - half) / (n + z**2))
-    assert found["high"] == pytest.approx((centre + half) / (n + z**2))
+    assert intervals["low"] == pytest.approx((centre - half) / (n + z**2))
+    assert intervals["high"] == pytest.approx((centre + half) / (n + z**2))
     ends = [column for column in CURVE.columns if column.name in ("low", "incongruent_low")]
     assert len(ends) == 2
     assert all("(Wilson's score interval over trials)" in column.meaning for column in ends)

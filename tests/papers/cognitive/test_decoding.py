@@ -103,8 +103,8 @@ def test_one_row_for_each_layer_landmark_and_variable(tables: dict[str, pd.DataF
         *("layer", "position", "place", "variable", "subset", "n", "accuracy", "low", "high"),
         *("chance", "floor", "shuffled", "shuffled_high", "p", "read"),
     ]
-    found = table[["layer", "position", "place", "variable", "subset"]].itertuples(index=False)
-    assert list(map(tuple, found)) == [
+    rows = table[["layer", "position", "place", "variable", "subset"]].itertuples(index=False)
+    assert list(map(tuple, rows)) == [
         (layer, landmark, place, *subset)
         for layer in range(2)
         for place, landmark in enumerate(TWO_SIDED)
@@ -165,11 +165,11 @@ def test_signed_prompts(tmp_path: Path) -> None:
     model = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
     model.save_pretrained(tmp_path)
     trials = generate(80, 0, split="test", rendering="signed")
-    found = decoding_tables(load_model(tmp_path), tokenizer, trials, layers=[0], shuffles=1)
-    table = at(found[TABLE], subset="all")
+    results = decoding_tables(load_model(tmp_path), tokenizer, trials, layers=[0], shuffles=1)
+    table = at(results[TABLE], subset="all")
     assert list(dict.fromkeys(table["position"])) == ["context", "motion", "color", "answer"]
     check_read(table, {"motion": [N, Y, Y, Y], "color": [N, N, Y, Y], "choice": [N, P, Y, Y]})
-    assert found["cognitive_check"][["n_rows", "holds"]].values.tolist() == [[7, True]]
+    assert results["cognitive_check"][["n_rows", "holds"]].values.tolist() == [[7, True]]
 
 
 @settings(max_examples=15)
@@ -217,11 +217,11 @@ def test_a_leak_makes_the_check_fail(
     with pytest.warns(
         MechcoreWarning, match=r"color is decoded at motion_left, layer 3, with accuracy 0\.[789]"
     ):
-        found = decoding_tables(*tiny, trials, layers=[3])
-    check = found["cognitive_check"]
+        results = decoding_tables(*tiny, trials, layers=[3])
+    check = results["cognitive_check"]
     assert check["p"].tolist() == [1 / 200]
     assert check["holds"].tolist() == [False]
-    above = found[TABLE].query("read == 'no' and p <= 0.05")
+    above = results[TABLE].query("read == 'no' and p <= 0.05")
     assert check["n_above"].tolist() == [len(above)]
     assert len(at(above, layer=3, position="motion_left", variable="color")) == 2
 
@@ -233,16 +233,16 @@ def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         (100, 0.60, [0.70, 0.50, 0.40, 0.50]),
         (400, 0.575, [0.50, 0.525, 0.575, 0.5725]),
     )
-    found: list[Any] = [
+    fakes: list[Any] = [
         SimpleNamespace(n=n, accuracy=share, chance=0.5, shuffled_accuracies=np.array(shuffled))
         for n, share, shuffled in made_up
     ]
-    excess, null = decoding._excess(found)
+    excess, null = decoding._excess(fakes)
     np.testing.assert_allclose(excess, [2, 3])
     np.testing.assert_allclose(null, [4, 1, 3, 2.9])
 
     monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (4,))
-    monkeypatch.setattr(decoding, "decode", lambda states, *args, **options: found[len(states) - 1])
+    monkeypatch.setattr(decoding, "decode", lambda states, *args, **options: fakes[len(states) - 1])
     problems = [
         decoding._Problem(name, "all", np.arange(n), {name: [1]}, None)
         for n, name in ((1, "motion"), (2, "color"))

@@ -67,15 +67,15 @@ def test_every_analysis_is_of_every_model(done: Path) -> None:
         *("ablation", "mass", "attention", "attention_change", "decoding", "svm", "check"),
         *("selectivity", "terms", "projection", "silhouette"),
     ):
-        found = table(done, f"cognitive_{name}")
-        assert sorted({*found[["arm", "seed"]].to_records(index=False).tolist()}) == keys, name
+        frame = table(done, f"cognitive_{name}")
+        assert sorted({*frame[["arm", "seed"]].to_records(index=False).tolist()}) == keys, name
     assert table(done, "cognitive_verdicts")["claim"].tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_accuracies_are_those_of_the_checkpoint(done: Path, small: CognitiveSettings) -> None:
     """Against the checkpoint of the store, loaded by transformers alone."""
     study = CognitiveStudy(small, Store(done / "store"))
-    chosen = next(each for each in study.chosen() if each.arm == "scratch")
+    chosen = next(candidate for candidate in study.chosen() if candidate.arm == "scratch")
     folder = study.store.whole(study.model(chosen).key) / "checkpoint"
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     trials = generate(small.n_test, 0, split="test")
@@ -158,8 +158,8 @@ def test_an_interrupted_training_goes_on_from_what_it_left(
             step.make(base, tmp_path / "partial", tmp_path / "first")
     monkeypatch.setattr("mechcore.training.run.Loop", never)
     step.make(base, tmp_path / "partial", tmp_path / "again")
-    found = json.loads((tmp_path / "again" / "result.json").read_text())
-    assert found == CognitiveStudy(small, Store(done / "store")).result(made)
+    result = json.loads((tmp_path / "again" / "result.json").read_text())
+    assert result == CognitiveStudy(small, Store(done / "store")).result(made)
 
 
 def test_what_cannot_be_studied_is_refused_before_any_training(
@@ -213,7 +213,7 @@ def test_a_change_redoes_what_depends_on_it(small: CognitiveSettings) -> None:
 
 def test_keys_are_of_what_computes(small: CognitiveSettings, tmp_path: Path) -> None:
     study = CognitiveStudy(small, Store(tmp_path / "store"))
-    recipes = {each.kind: study.analysis(each, Run("base")).recipe for each in study.analyses}
+    recipes = {step.kind: study.analysis(step, Run("base")).recipe for step in study.analyses}
     assert {"scikit-learn", "umap-learn"} <= recipes["units"]["versions"].keys()
     assert "scikit-learn" in recipes["decoding"]["versions"]
     # An edit of an analysis trains nothing again, nor does one of ablation decode again.

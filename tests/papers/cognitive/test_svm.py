@@ -56,7 +56,7 @@ def test_one_row_for_each_target_and_head(tiny: Any, trials: Trials) -> None:
     assert list(table) == ["component", "layer", "head", "target", "n", "smallest", *FIGURES]
     for name, values in (("component", HEADS), ("layer", [0, 0, 1, 1]), ("head", [0, 1, 0, 1])):
         assert table[name].tolist() == values * 4
-    assert table["target"].tolist() == [each for each in TARGETS for _ in HEADS]
+    assert table["target"].tolist() == [target for target in TARGETS for _ in HEADS]
     first = table.groupby("target").first().loc[["congruent", "condition"]]
     assert first[["smallest", "chance"]].values.tolist() == [[80, 0.5], [20, 0.125]]
 
@@ -66,14 +66,14 @@ def test_codes_are_found_in_the_heads_that_have_them(
 ) -> None:
     wrong = np.arange(160) % 4 == 0
     answers = some_wrong(trials, wrong)
-    chosen = np.array([1 if each == "right" else -1 for each in answers])
+    chosen = np.array([1 if answer == "right" else -1 for answer in answers])
     congruent = trials.frame["congruent"].to_numpy()
     plant(monkeypatch, answers, {(0, 1): chosen, (1, 0): wrong, (1, 1): congruent})
     table = svm_table(*tiny, trials, shuffles=3)
     for target, head in (("choice", 1), ("correct", 2), ("congruent", 3)):
-        found = table.loc[table["target"] == target, "accuracy"].tolist()
-        assert found[head] == 1
-        assert found[0] < 0.65
+        shares = table.loc[table["target"] == target, "accuracy"].tolist()
+        assert shares[head] == 1
+        assert shares[0] < 0.65
     correct = table[table["target"] == "correct"]
     assert correct["n"].tolist() == [80] * 4  # 40 wrong ones and as many right ones
     assert correct["smallest"].tolist() == [40] * 4
@@ -101,7 +101,7 @@ def test_a_head_that_knows_numbers_again_tells_nothing(
     shown = (texts.str[5] + texts.str[7]).where(cued, texts.str[11] + texts.str[13])
     shown = trials.frame["context"] + shown
     drawn = dict(zip(sorted(set(shown)), np.eye(99), strict=False))
-    states = torch.tensor(np.stack([drawn[each] for each in shown]), dtype=torch.float32)
+    states = torch.tensor(np.stack([drawn[text] for text in shown]), dtype=torch.float32)
 
     def known(_: Any, data: Any, hooks: list[str], **options: Any) -> dict[str, torch.Tensor]:
         return {hook_z(0): states[:, None, None]}  # of the one head of one layer
@@ -155,7 +155,7 @@ def test_answers_are_those_of_hugging_face(tmp_path: Path, seed: int, answer: st
     left, right = tokenizer.convert_tokens_to_ids(["left", "right"])
     with torch.no_grad():
         last = reference(input_ids=ids).logits[:, -1]
-    expected = ["left" if each[left] > each[right] else "right" for each in last]
+    expected = ["left" if row[left] > row[right] else "right" for row in last]
     assert set(expected) == {answer}  # while half of the labels are the other
     data = encode_trials(trials, tokenizer, max_length=20)
     assert answers_of(load_model(tmp_path), data) == expected

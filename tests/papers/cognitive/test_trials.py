@@ -44,7 +44,7 @@ def read(rendering: str, text: str) -> dict[str, Any]:
     """What a prompt says, from its text alone: context, first, and the numbers of each modality."""
     match = PATTERNS[rendering].fullmatch(text)
     assert match is not None, text
-    numbers = [each for each in match.groups() if each[-1].isdigit()]
+    numbers = [group for group in match.groups() if group[-1].isdigit()]
     half = len(numbers) // 2
     first, second = match["first"].lower(), match["second"].lower()
     assert {first, second} == {"motion", "color"}
@@ -60,8 +60,8 @@ def pairs(trials: Trials) -> set[frozenset[float]]:
     """The pairs that are held out: a modality's numbers, or the sizes of a prompt's coherences."""
     told = [read(trials.rendering, text) for text in trials.frame["text"]]
     if trials.rendering == "signed":
-        return {frozenset(map(abs, each["motion"] + each["color"])) for each in told}
-    return {frozenset(each[modality]) for each in told for modality in ("motion", "color")}
+        return {frozenset(map(abs, prompt["motion"] + prompt["color"])) for prompt in told}
+    return {frozenset(prompt[modality]) for prompt in told for modality in ("motion", "color")}
 
 
 def spanned(trials: Trials) -> list[dict[str, str]]:
@@ -195,7 +195,7 @@ def test_two_tenths_of_all_pairs_are_held_out_whatever_their_order() -> None:
     for numbers in (range(10, 100), range(1, 100)):
         splits = {(a, b): split_of(a, b) for a in numbers for b in numbers}
         for split in ("dev", "test"):
-            share = np.mean([found == split for found in splits.values()])
+            share = np.mean([part == split for part in splits.values()])
             assert share == pytest.approx(0.1, abs=0.01)
         assert all(splits[a, b] == splits[b, a] for a, b in splits)
 
@@ -249,7 +249,7 @@ def ends(tokenizer: hf.PreTrainedTokenizerFast, text: str) -> list[int]:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     decoded = [tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
     assert decoded[-1] == text
-    return [len(each) for each in decoded]
+    return [len(start) for start in decoded]
 
 
 @pytest.mark.parametrize("rendering", RENDERINGS)

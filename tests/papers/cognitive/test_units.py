@@ -44,8 +44,8 @@ def test_evidence_is_side_and_strength() -> None:
     for modality in ("motion", "color"):
         side, strength = table[modality], table[f"{modality} strength"]
         assert (side == np.sign(frame[modality])).all()
-        for each in (-1, 1):
-            rows = side == each
+        for sign in (-1, 1):
+            rows = side == sign
             mean = frame.loc[rows, modality].mean()
             np.testing.assert_allclose(strength[rows], frame.loc[rows, modality] - mean)
     assert (table["context"] == np.where(frame["context"] == "motion", 1, -1)).all()
@@ -107,11 +107,11 @@ def test_units_that_follow_evidence_in_any_way_do_not_pass_for_choice(rendering:
     followed = [evidence, np.sign(evidence), np.tanh(5 * evidence), np.maximum(evidence, 0.2)]
     planted = np.repeat(np.stack(followed, axis=1), 100, axis=1)
     tables = selectivity_tables(planted + noise(800, 400) / 2, trials, permutations=199, alpha=0.05)
-    found = selective(tables)
-    assert found.pop("motion") >= 390
+    counts = selective(tables)
+    assert counts.pop("motion") >= 390
     # Of 400 units 20 are expected for each other term, give or take 4.4; units share the trials.
-    assert max(found.values()) <= 40
-    assert min(found.values()) >= 5
+    assert max(counts.values()) <= 40
+    assert min(counts.values()) >= 5
 
 
 def test_units_that_are_constant_are_never_selective() -> None:

@@ -187,12 +187,12 @@ SENTENCES = {
 
 
 def test_every_claim_of_a_study_that_confirms_them_holds() -> None:
-    found = verdicts(study())
-    assert list(found.columns) == ["claim", "title", "verdict", "figure"]
-    assert found["claim"].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert found["title"].is_unique
-    assert found["verdict"].tolist() == [SUPPORTED] * 7
-    for parts, figure in zip(SENTENCES.values(), found["figure"], strict=True):
+    table = verdicts(study())
+    assert list(table.columns) == ["claim", "title", "verdict", "figure"]
+    assert table["claim"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert table["title"].is_unique
+    assert table["verdict"].tolist() == [SUPPORTED] * 7
+    for parts, figure in zip(SENTENCES.values(), table["figure"], strict=True):
         for part in parts:
             assert part in figure
 
@@ -232,13 +232,13 @@ def test_models_that_have_not_learned_the_task_say_nothing_about_it() -> None:
     tables = study()
     put(tables[models], "accuracy", 0.76, arm=FINE)
     put(tables[models], "low", 0.75, arm=FINE)
-    found = verdicts(tables)
-    assert found["verdict"].tolist() == [SUPPORTED, OPEN, SUPPORTED, OPEN, OPEN, OPEN, OPEN]
+    table = verdicts(tables)
+    assert table["verdict"].tolist() == [SUPPORTED, OPEN, SUPPORTED, OPEN, OPEN, OPEN, OPEN]
     reason = (
         "Seed 0 is left out: the fine-tuned model has not learned the task, its accuracy is 76.0 % "
         "and its interval begins at 75.0 %, not above the 75.0 % of ignoring the context."
     )
-    assert all(reason in figure for figure in found["figure"][found["verdict"] == OPEN])
+    assert all(reason in figure for figure in table["figure"][table["verdict"] == OPEN])
 
 
 def test_a_seed_that_is_left_out_is_named_and_the_rest_decide() -> None:
@@ -440,9 +440,9 @@ def test_a_claim(seeds: Sequence[int], claim: int, row: Case) -> None:
     tables = {name: table.copy() for name, table in of_seeds(study(), seeds).items()}
     for make in changes:
         make(tables)
-    found, figure = judged(tables, claim)
+    judgement, figure = judged(tables, claim)
     assert text in figure
-    assert found == verdict
+    assert judgement == verdict
 
 
 @pytest.mark.parametrize(
@@ -462,6 +462,6 @@ def test_responses_are_corrected_for_the_number_of_heads(
 
 
 def test_the_t_interval_is_that_of_the_tables() -> None:
-    found = t_interval([1.0, 2.0, 3.0])  # t of 2 degrees of freedom at 97.5 %: 4.30265
-    assert (found.mean, found.low, found.high) == pytest.approx((2.0, -0.48414, 4.48414), abs=1e-5)
+    span = t_interval([1.0, 2.0, 3.0])  # t of 2 degrees of freedom at 97.5 %: 4.30265
+    assert (span.mean, span.low, span.high) == pytest.approx((2.0, -0.48414, 4.48414), abs=1e-5)
     assert np.isnan(t_interval([1.0]).low)

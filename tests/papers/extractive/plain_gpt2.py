@@ -60,13 +60,13 @@ def run(
     chosen = torch.stack([logits[option] for option in options])
     reward = chosen[right] - chosen.mean()
     if inputs is not None:
-        return float(reward.detach()), {key: each.detach() for key, each in seen.items()}, {}
+        return float(reward.detach()), {key: value.detach() for key, value in seen.items()}, {}
     places = list(seen)
-    found = torch.autograd.grad(reward, [seen[key] for key in places])
+    gradients = torch.autograd.grad(reward, [seen[key] for key in places])
     return (
         float(reward.detach()),
         {key: seen[key].detach() for key in places},
-        dict(zip(places, found, strict=True)),
+        dict(zip(places, gradients, strict=True)),
     )
 
 
@@ -103,7 +103,7 @@ def naive_scores(
     before, after = before.requires_grad_(True), after.requires_grad_(True)
     old_reward, old, old_grad = run(before, ids, options, right)
     new_reward, new, new_grad = run(after, ids, options, right)
-    streams = {key: each for key, each in new.items() if key[0] in ("pre", "mid")}
+    streams = {key: stream for key, stream in new.items() if key[0] in ("pre", "mid")}
     _, moved, _ = run(before, ids, options, right, streams)
     _, counter, _ = run(before, other, options, right)
     at = aligned(ids, other)
@@ -139,7 +139,7 @@ def _heads(before: Any, after: Any, layer: int, n_heads: int, old: Seen, grad: S
     weight, bias = _change(after.c_attn, before.c_attn)
     out, _ = _change(after.c_proj, before.c_proj)
     size = z.shape[1] // n_heads
-    found = torch.zeros(n_heads, len(x), dtype=torch.float64)
+    scores = torch.zeros(n_heads, len(x), dtype=torch.float64)
     for head in range(n_heads):
         own = slice(head * size, (head + 1) * size)
         for pos in range(len(x)):
@@ -148,8 +148,8 @@ def _heads(before: Any, after: Any, layer: int, n_heads: int, old: Seen, grad: S
                 columns = slice(part * z.shape[1] + own.start, part * z.shape[1] + own.stop)
                 y = x[pos] @ weight[:, columns] + bias[columns]
                 total = total + y @ grad["qkv", layer][0, pos, columns]
-            found[head, pos] = total
-    return found
+            scores[head, pos] = total
+    return scores
 
 
 def _mlp(before: Any, after: Any, layer: int, old: Seen, grad: Seen) -> Tensor:

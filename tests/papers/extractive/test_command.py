@@ -27,10 +27,10 @@ def call(command: str, *more: object) -> int:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ExtractiveSettings, dict[str, Any]]]:
     """What studies were asked for; none is done, and each leaves two small tables."""
-    found = []
+    calls = []
 
     def noting(settings: ExtractiveSettings, out: Path, **how: Any) -> list[Path]:
-        found.append((settings, how))
+        calls.append((settings, how))
         (out / "tables").mkdir(parents=True)
         (out / "config.json").write_text(json.dumps({"kind": "extractive"}))
         verdict = {"claim": 1, "title": "Known", "verdict": "supported", "figure": "0.50."}
@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ExtractiveSettings, dic
         return [out / "report.html"]
 
     monkeypatch.setattr("mechcore.study.run.run_study", noting)
-    return found
+    return calls
 
 
 def test_a_study_with_all_options(
@@ -80,16 +80,16 @@ def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
 def test_facts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "facts.jsonl"
     assert call("facts --seed 5", "--out", out) == 0
-    found = pd.read_json(out, lines=True)
-    assert f"({len(found)} prompts)" in capsys.readouterr().out
+    table = pd.read_json(out, lines=True)
+    assert f"({len(table)} prompts)" in capsys.readouterr().out
     assert call("facts", "--out", tmp_path / "facts.txt") == 2
     assert "expected a name that ends with .jsonl" in capsys.readouterr().err
     second, order = city_tasks(5)[1].implications, city_ordering(5).other_facts
-    own = found[(found["task"] == "second-hop") & (found["data"] == "implications")]
+    own = table[(table["task"] == "second-hop") & (table["data"] == "implications")]
     assert own["prompt"].tolist() == list(second.prompts)
-    others = found[found["data"] == "other facts"]
+    others = table[table["data"] == "other facts"]
     assert others["completion"].tolist() == list(order.completions)
-    counts = found.groupby(["task", "data"], sort=False).size().to_dict()
+    counts = table.groupby(["task", "data"], sort=False).size().to_dict()
     assert counts == {
         **{(task, data): 20 for task in ("first-hop", "second-hop") for data in _BOTH},
         **{("ordering", data): 84 for data in _BOTH},

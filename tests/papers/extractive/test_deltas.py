@@ -35,16 +35,16 @@ def plain_logits(model: Any) -> Tensor:
         return model(input_ids=IDS).logits
 
 
-def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    return found.keys() == expected.keys() and all(
-        torch.equal(found[name], expected[name]) for name in found
+def equal(delta: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return delta.keys() == expected.keys() and all(
+        torch.equal(delta[name], expected[name]) for name in delta
     )
 
 
 vectors = st.dictionaries(
     st.sampled_from("abc"), st.tuples(*[st.integers(-8, 8)] * 2), max_size=3
 ).map(
-    lambda found: WeightDelta({n: torch.tensor(v, dtype=torch.float64) for n, v in found.items()})
+    lambda drawn: WeightDelta({n: torch.tensor(v, dtype=torch.float64) for n, v in drawn.items()})
 )
 
 
@@ -64,10 +64,10 @@ def test_a_delta_is_what_changed(tiny: Decoder) -> None:
     before = snapshot(tiny.model)
     assert not any(change.any() for change in delta_from(tiny.model, before).values())
     with applied(tiny.model, tiny.of_all):
-        found = delta_from(tiny.model, before)
+        changes = delta_from(tiny.model, before)
         part = delta_from(tiny.model, {n: before[n] for n in tiny.names})
     for name, change in tiny.of_all.items():
-        torch.testing.assert_close(found[name], change, rtol=0, atol=1e-15)
+        torch.testing.assert_close(changes[name], change, rtol=0, atol=1e-15)
     assert set(part) == set(tiny.names)
 
 
@@ -78,10 +78,10 @@ def test_logits_are_those_of_the_edited_checkpoint(tiny: Decoder, which: str) ->
     torch.testing.assert_close(before, plain_logits(tiny.reference), rtol=tolerance, atol=tolerance)
     delta = tiny.of_all if which == "all" else tiny.of_matrices
     with applied(tiny.model, delta):
-        found = logits(tiny.model)
+        after = logits(tiny.model)
     expected = plain_logits(tiny.references_after[which])
-    assert (found - before).abs().max() > 0.1
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert (after - before).abs().max() > 0.1
+    torch.testing.assert_close(after, expected, rtol=tolerance, atol=tolerance)
     assert torch.equal(logits(tiny.model), before)
 
 

@@ -65,7 +65,7 @@ def both(
     which: str, wordings: Sequence[str], subjects: Sequence[str], turned: bool = False
 ) -> tuple[Facts, Facts]:
     """Facts and implications; the answers may be those of the next subject."""
-    answers = [(*each[turned:], *each[:turned]) for each in (CITIES, ANIMALS)]
+    answers = [(*words[turned:], *words[:turned]) for words in (CITIES, ANIMALS)]
     names = f"{which}facts", f"{which}implications"
     facts, implications = (
         some(name, wording, subjects, known)
@@ -100,8 +100,8 @@ def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def rank(table: pd.DataFrame, **where: Any) -> float:
-    (found,) = of(table, **where)["mean_rank"]
-    return float(found)
+    (mean,) = of(table, **where)["mean_rank"]
+    return float(mean)
 
 
 def ranked(model: Any, parts: Any, *names: str) -> dict[str, float]:
@@ -122,25 +122,25 @@ def test_scores_are_taken_on_the_first_implications(people: EncodedOrdering) -> 
 
 def test_recall_is_of_the_chosen_training(tiny_llama: Decoder, task: EncodedTask) -> None:
     slow = TuneSettings(learning_rate=1e-5, epochs=1, batch_size=2, seed=5)
-    found = recall(tiny_llama.model, task, [slow, FAST], n_resamples=50)
-    assert found.chosen == FAST
-    assert found.grid[["learning_rate", "epochs", "chosen"]].to_numpy().tolist() == [
+    recalled = recall(tiny_llama.model, task, [slow, FAST], n_resamples=50)
+    assert recalled.chosen == FAST
+    assert recalled.grid[["learning_rate", "epochs", "chosen"]].to_numpy().tolist() == [
         [1e-5, 1, False],
         [0.02, 2, True],
     ]
-    ranking = found.ranks.set_index(["data", "state"])
+    ranking = recalled.ranks.set_index(["data", "state"])
     trained = tuned(tiny_llama.model, task.facts, FAST)
     for state, delta in (("before", WeightDelta({})), ("after", trained)):
         with applied(tiny_llama.model, delta):
             for name in ("facts", "implications"):
                 row, data = ranking.loc[(name, state)], getattr(task, name)
-                each = ranks(tiny_llama.model, data).double()
-                assert row["mean_rank"] == pytest.approx(float(each.mean()))
+                own_ranks = ranks(tiny_llama.model, data).double()
+                assert row["mean_rank"] == pytest.approx(float(own_ranks.mean()))
                 assert row["low"] <= row["mean_rank"] <= row["high"]
                 assert 0 <= row["low"] < row["high"] <= 3
                 assert row["reward"] == pytest.approx(float(rewards(tiny_llama.model, data).mean()))
-    assert set(found.ranks["task"]) == set(found.grid["task"]) == {"first-hop"}
-    assert set(found.ranks["seed"]) == set(found.grid["seed"]) == {5}
+    assert set(recalled.ranks["task"]) == set(recalled.grid["task"]) == {"first-hop"}
+    assert set(recalled.ranks["seed"]) == set(recalled.grid["seed"]) == {5}
     assert set(ranking["n"]) == set(ranking["n_options"]) == {4}
     assert set(ranking["learning_rate"]) == {0.02}
 
@@ -174,11 +174,11 @@ def test_implications_have_no_say(
 
     monkeypatch.setattr(recall_module, "tune", made_up_tune)
     monkeypatch.setattr(recall_module, "mean_rank", made_up_rank)
-    found = recall(decoders("bridge").model, task, grid, n_resamples=10)
-    assert found.chosen == grid[chosen]
-    assert found.grid["chosen"].tolist() == [i == chosen for i in range(3)]
-    assert found.grid["loss"].tolist() == list(losses)
-    assert found.grid["implications"].tolist() == list(implications)
+    recalled = recall(decoders("bridge").model, task, grid, n_resamples=10)
+    assert recalled.chosen == grid[chosen]
+    assert recalled.grid["chosen"].tolist() == [i == chosen for i in range(3)]
+    assert recalled.grid["loss"].tolist() == list(losses)
+    assert recalled.grid["implications"].tolist() == list(implications)
 
 
 def test_score_maps_are_of_the_implications(tiny_llama: Decoder, task: EncodedTask) -> None:
@@ -228,7 +228,7 @@ def test_freezing_both_ways(
         before = snapshot(model)
         history = tune(model, data, settings, layers=layers)
         now = named_weights(model)
-        moved.append({layer_of(n) for n, each in before.items() if not torch.equal(each, now[n])})
+        moved.append({layer_of(n) for n, old in before.items() if not torch.equal(old, now[n])})
         trained.append(ranked(model, task, *BOTH))
         return history
 
@@ -243,7 +243,7 @@ def test_freezing_both_ways(
     delta = tuned(tiny_gpt2.model, task.facts, FAST)
     kept = {"none": {0, 1}, "early": {1}, "late": {0}, "all": set()}
     for frozen, layers in kept.items():
-        left = WeightDelta({n: each for n, each in delta.items() if layer_of(n) in layers})
+        left = WeightDelta({n: change for n, change in delta.items() if layer_of(n) in layers})
         with applied(tiny_gpt2.model, left):
             expected = ranked(tiny_gpt2.model, task, *BOTH)
         for way in ("reverted", "trained")[: 2 if frozen in ("none", "all") else 1]:
@@ -259,7 +259,7 @@ def test_orders_and_what_is_replayed(
     def spying(model: Any, data: Any, settings: TuneSettings, *, replay: Any = None) -> None:
         sets = data if isinstance(data, list) else [data]
         old = replay.facts.name if settings.replay and replay is not None else None
-        calls.append(([each.facts.name for each in sets], settings.replay, old))
+        calls.append(([part.facts.name for part in sets], settings.replay, old))
 
     monkeypatch.setattr(ordering_module, "tune", spying)
     model = decoders("bridge").model
@@ -353,11 +353,11 @@ def test_localization_compares_components(tiny_gpt2: Decoder, people: EncodedOrd
     stored = scores(facts, both, people.implications).informative
     read = scores(both, last, people.test_implications).downstream
     rows = table.set_index("component")
-    for column, found in (("informative", stored), ("downstream", read)):
+    for column, scored in (("informative", stored), ("downstream", read)):
         for layer in (0, 1):
-            expected = float(found.mlps[:, layer].sum(-1).mean())
+            expected = float(scored.mlps[:, layer].sum(-1).mean())
             assert rows.loc[f"L{layer}.MLP", column] == pytest.approx(expected, abs=1e-6)
-            for head, values in enumerate(found.heads[:, layer].unbind(1)):
+            for head, values in enumerate(scored.heads[:, layer].unbind(1)):
                 expected = float(values.sum(-1).mean())
                 assert rows.loc[f"L{layer}.H{head}", column] == pytest.approx(expected, abs=1e-6)
     assert len(table) == 2 * 5

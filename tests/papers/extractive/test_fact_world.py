@@ -31,7 +31,7 @@ KINDS |= {"role": 240, "described": 240}
 
 def splits(seed: int) -> list[Facts]:
     task = tiny_ordering(seed)
-    hops = [each for one in tiny_fact_tasks(seed) for each in (one.facts, one.implications)]
+    hops = [split for one in tiny_fact_tasks(seed) for split in (one.facts, one.implications)]
     return [*hops, *(getattr(task, name) for name in type(task).__dataclass_fields__)]
 
 

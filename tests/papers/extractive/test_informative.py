@@ -64,8 +64,8 @@ def test_every_weight_alone_is_of_its_component(tiny: Decoder, question: Questio
             (whole.mlps, effect * is_mlp),
             (paper.mlps / 2, effect * is_out),
         ):
-            found = values.flatten(1).sum(1)
-            torch.testing.assert_close(found, part.to(found), **precise, msg=name)
+            total = values.flatten(1).sum(1)
+            torch.testing.assert_close(total, part.to(total), **precise, msg=name)
 
 
 # -- Derivatives of activations against finite differences, and runs with values put in
@@ -80,12 +80,12 @@ def test_rewards_are_those_of_the_model(
 ) -> None:
     sites, precise = Sites.of(tiny.model), {"rtol": tolerance(tiny), "atol": tolerance(tiny)}
     expected = rewards(tiny.model, data)
-    for found in (
+    for seen in (
         look(tiny.model, question, sites.outputs),
         look_back(tiny.model, question, sites, sites.outputs),
     ):
-        torch.testing.assert_close(found.rewards, expected, **precise)
-        assert not found.rewards.requires_grad
+        torch.testing.assert_close(seen.rewards, expected, **precise)
+        assert not seen.rewards.requires_grad
     torch.testing.assert_close(rewards_of(tiny.model, question), expected, **precise)
 
 
@@ -94,8 +94,8 @@ def test_derivatives_against_finite_differences(
     tiny: Decoder, question: Question, name: str
 ) -> None:
     sites = Sites.of(tiny.model)
-    found = look_back(tiny.model, question, sites, sites.outputs)
-    value = found.values[name]
+    seen = look_back(tiny.model, question, sites, sites.outputs)
+    value = seen.values[name]
     generator = torch.Generator().manual_seed(3)
     direction = torch.randn(value.shape, generator=generator, dtype=value.dtype)
     ups = [
@@ -103,7 +103,7 @@ def test_derivatives_against_finite_differences(
         for step in (tiny.step, -tiny.step)
     ]
     slope = (ups[0] - ups[1]) / (2 * tiny.step)
-    expected = (found.gradients[name] * direction).flatten(1).sum(1)
+    expected = (seen.gradients[name] * direction).flatten(1).sum(1)
     precise = 1e-6 if tiny.exact else 1e-2
     torch.testing.assert_close(slope, expected, rtol=precise, atol=precise / 10)
 
@@ -112,12 +112,12 @@ def test_derivatives_by_head_sum_to_those_of_shared_keys(
     tiny: Decoder, data: EncodedFacts, question: Question
 ) -> None:
     sites = Sites.of(tiny.model)
-    shared = [each.hook for each in sites.maps if each.part in ("K", "V")]
+    shared = [a_map.hook for a_map in sites.maps if a_map.part in ("K", "V")]
     wanted = [*sites.outputs, *shared]
-    found = look_back(tiny.model, question, sites, wanted, by_head=True)
+    seen = look_back(tiny.model, question, sites, wanted, by_head=True)
     for name in shared:
-        by_head = as_heads(found.head_gradients[name], 4)
-        whole = as_heads(found.gradients[name], 4 // sites.group)
+        by_head = as_heads(seen.head_gradients[name], 4)
+        whole = as_heads(seen.gradients[name], 4 // sites.group)
         summed = by_head.unflatten(2, (4 // sites.group, sites.group)).sum(3)
         torch.testing.assert_close(summed, whole, rtol=1e-5, atol=1e-7)
         if sites.group > 1:

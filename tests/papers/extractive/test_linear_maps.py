@@ -19,30 +19,30 @@ IDS = torch.tensor([[2, 5, 9, 7, 11], [2, 6, 6, 8, 12]])
 
 
 def seen(model: Any) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
 
     def keep(value: Tensor, hook: Any, name: str) -> None:
-        found[name] = value
+        values[name] = value
 
     ends = ("hook_resid_pre", "hook_resid_mid", "hook_z", "hook_post")
     maps = linear_maps(model)
     names = {n for n in model.hook_dict if n.startswith("blocks.") and n.endswith(ends)}
-    names |= {each.hook for each in maps}
+    names |= {a_map.hook for a_map in maps}
     hooks = [(n, lambda value, hook, n=n: keep(value, hook, n)) for n in names]
     with torch.no_grad(), model.hooks(fwd_hooks=hooks):
         model(IDS, return_type="logits")
-    return found
+    return values
 
 
-def read_by(model: Any, each: LinearMap, values: dict[str, Tensor]) -> Tensor:
+def read_by(model: Any, a_map: LinearMap, values: dict[str, Tensor]) -> Tensor:
     """[row, pos, head or 1, d_in]"""
-    block, layer = model.blocks[each.layer], f"blocks.{each.layer}."
-    if each.part == "O":
+    block, layer = model.blocks[a_map.layer], f"blocks.{a_map.layer}."
+    if a_map.part == "O":
         return values[layer + "attn.hook_z"]
-    if each.part == "out":
+    if a_map.part == "out":
         return values[layer + "mlp.hook_post"][:, :, None]
     norm, stream = (
-        (block.ln1, "hook_resid_pre") if each.part in ATTENTION else (block.ln2, "hook_resid_mid")
+        (block.ln1, "hook_resid_pre") if a_map.part in ATTENTION else (block.ln2, "hook_resid_mid")
     )
     with torch.no_grad():
         return norm(values[layer + stream])[:, :, None]
@@ -51,18 +51,18 @@ def read_by(model: Any, each: LinearMap, values: dict[str, Tensor]) -> Tensor:
 def test_a_map_gives_what_its_hook_point_shows(tiny: Decoder) -> None:
     model = tiny.model
     values, weights = seen(model), named_weights(model)
-    for each in linear_maps(model):
-        x = read_by(model, each, values)
+    for a_map in linear_maps(model):
+        x = read_by(model, a_map, values)
         y = torch.einsum(
             "bphi,hio->bpho",
-            x.expand(-1, -1, each.n_heads, -1),
-            each.by_head(weights[each.weight].detach()),
+            x.expand(-1, -1, a_map.n_heads, -1),
+            a_map.by_head(weights[a_map.weight].detach()),
         )
-        y = y.sum(2, keepdim=True) if each.part == "O" else y
-        if each.bias is not None and each.bias_hook == each.hook:
-            y = y + each.bias_by_head(weights[each.bias].detach())
+        y = y.sum(2, keepdim=True) if a_map.part == "O" else y
+        if a_map.bias is not None and a_map.bias_hook == a_map.hook:
+            y = y + a_map.bias_by_head(weights[a_map.bias].detach())
         torch.testing.assert_close(
-            y.flatten(2), values[each.hook].flatten(2), rtol=1e-5, atol=1e-6, msg=str(each)
+            y.flatten(2), values[a_map.hook].flatten(2), rtol=1e-5, atol=1e-6, msg=str(a_map)
         )
 
 
@@ -70,7 +70,7 @@ def test_a_map_gives_what_its_hook_point_shows(tiny: Decoder) -> None:
 def test_the_bias_before_a_gated_product_is_read_after_it() -> None:
     """HookedTransformer adds b_in to the product with the gate, not to x W_in."""
     model = hooked_decoder(act_fn="silu", gated_mlp=True, normalization_type="RMS")
-    into = next(each for each in linear_maps(model) if each.part == "in")
+    into = next(a_map for a_map in linear_maps(model) if a_map.part == "in")
     weights, values = named_weights(model), seen(model)
     act = torch.nn.functional.silu(values["blocks.0.mlp.hook_pre"])
     product = act * values["blocks.0.mlp.hook_pre_linear"]

@@ -44,8 +44,8 @@ def answers_with(
         else:
             weights["transformer.ln_f.bias"][0] = 1
             weights["transformer.wte.weight"][options, 0] = given
-        found = all_option_logits(case.model, data)
-        torch.testing.assert_close(found, given.expand(len(data), -1), rtol=1e-5, atol=0)
+        answered = all_option_logits(case.model, data)
+        torch.testing.assert_close(answered, given.expand(len(data), -1), rtol=1e-5, atol=0)
         return ranks(case.model, data).tolist(), mean_rank(case.model, data)
 
 
@@ -63,16 +63,16 @@ def test_ranks_of_known_logits(
     tiny: Decoder, data: EncodedFacts, logits: list[float], expected: list[float]
 ) -> None:
     """The answers are options 0, 1, 2, 3 and 0."""
-    found, mean = answers_with(tiny, data, logits)
-    assert found == expected
+    ranked, mean = answers_with(tiny, data, logits)
+    assert ranked == expected
     assert mean == pytest.approx(sum(expected) / 5)
 
 
 def test_no_miss_among_a_few_prompts_is_not_never_a_miss() -> None:
     # 20 zeros and one 9.5: mean 9.5 / 21, standard deviation 9.5 / sqrt(21), t of 20 is 2.0860.
-    found = rank_interval(np.zeros(20), 20)
-    assert (found.mean, found.low) == (0, 0)
-    assert found.high == pytest.approx(9.5 / 21 * (1 + 2.085963), abs=1e-6)
+    interval = rank_interval(np.zeros(20), 20)
+    assert (interval.mean, interval.low) == (0, 0)
+    assert interval.high == pytest.approx(9.5 / 21 * (1 + 2.085963), abs=1e-6)
     alone = rank_interval(np.array([3.0]), 20)
     assert (alone.mean, np.isnan(alone.low), np.isnan(alone.high)) == (3, True, True)
 
@@ -80,9 +80,9 @@ def test_no_miss_among_a_few_prompts_is_not_never_a_miss() -> None:
 @given(st.lists(st.integers(0, 19), min_size=2, max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_intervals_of_ranks_hold_the_mean_and_stay_among_the_ranks(ranked: list[int]) -> None:
-    found = rank_interval(np.array(ranked, dtype=float), 20, n_resamples=50)
-    assert 0 <= found.low <= found.mean <= found.high <= 19
-    assert found.high > found.low
+    interval = rank_interval(np.array(ranked, dtype=float), 20, n_resamples=50)
+    assert 0 <= interval.low <= interval.mean <= interval.high <= 19
+    assert interval.high > interval.low
 
 
 def by_hand(case: Decoder, data: EncodedFacts) -> Tensor:
@@ -100,8 +100,8 @@ def test_logits_ranks_and_rewards_are_those_of_hugging_face(
 ) -> None:
     tolerance, expected = 1e-9 if tiny.exact else 1e-5, by_hand(tiny, data)
     for batch_size in (1, 2, 16):
-        found = all_option_logits(tiny.model, data, batch_size)
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        logits = all_option_logits(tiny.model, data, batch_size)
+        torch.testing.assert_close(logits, expected, rtol=tolerance, atol=tolerance)
     rows = [*zip(expected.tolist(), data.answers.tolist(), strict=True)]
     above = [sum(other > row[answer] for other in row) for row, answer in rows]
     assert ranks(tiny.model, data).tolist() == above

@@ -248,11 +248,11 @@ def test_a_map_sums_heads_and_averages_seeds_whose_names_differ_in_length() -> N
     scores = pd.DataFrame(rows, columns=SCORE).assign(score="informative", kind="head")
     columns = token_columns(scores)
     assert columns == [("the", 0), ("subject -2", 0), ("subject -1", 0), ("the", 1)]
-    found = token_map(scores, columns, 2)
-    assert list(found) == ["the", "subject -2", "subject -1", "the (2)"]
+    table = token_map(scores, columns, 2)
+    assert list(table) == ["the", "subject -2", "subject -1", "the (2)"]
     nan = np.nan
     # "the": (1 + 2) and 5; "subject -2" has seed 1 alone.
-    np.testing.assert_array_equal(found.values, [[4.0, 16.0, 5.0, nan], [nan, nan, nan, 9.0]])
+    np.testing.assert_array_equal(table.values, [[4.0, 16.0, 5.0, nan], [nan, nan, nan, 9.0]])
     heads = head_map(scores, 2, 2)
     # Head 0 of layer 0: 1 + 4 and 5 + 16 + 6.
     np.testing.assert_array_equal(heads.values, [[16.0, 2.0], [9.0, nan]])
@@ -323,7 +323,7 @@ def test_freezing_has_means_seeds_and_references(small: RunFolder) -> None:
     for group in ("early", "late"):
         lines = part[part["frozen"] == group]
         means = lines.groupby("cut")["mean_rank"].mean().to_numpy()
-        seeds = [each.sort_values("cut")["mean_rank"] for _, each in lines.groupby("seed")]
+        seeds = [curve.sort_values("cut")["mean_rank"] for _, curve in lines.groupby("seed")]
         for expected in (means, *seeds):
             assert sum(len(y) == 3 and np.allclose(y, expected) for y in drawn) == 1
     flat = sorted(y[0] for y in drawn if len(y) == 2)

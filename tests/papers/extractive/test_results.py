@@ -92,25 +92,25 @@ def test_table_by_hand() -> None:
 def test_rows_of_a_component_sum_to_the_mean_of_its_total(
     tiny: Decoder, data: EncodedFacts
 ) -> None:
-    found = extractive_scores(tiny.model, data, tiny.of_all, counterfactuals=2, check=False)
-    sums = found.table().groupby(["score", "component"])["value"].sum()
+    scored = extractive_scores(tiny.model, data, tiny.of_all, counterfactuals=2, check=False)
+    sums = scored.table().groupby(["score", "component"])["value"].sum()
     for kind in KINDS:
-        own: Scores = getattr(found, kind)
-        for component in found.shape.components:
+        own: Scores = getattr(scored, kind)
+        for component in scored.shape.components:
             layer, head = component.layer, component.head
             values: Tensor = own.mlps[:, layer] if head is None else own.heads[:, layer, head]
             expected = float(values.double().sum(1).mean())
             assert sums[kind, str(component)] == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert sums["informative"].sum() == pytest.approx(found.sums()["informative"].mean())
+    assert sums["informative"].sum() == pytest.approx(scored.sums()["informative"].mean())
 
 
 def test_columns_are_named_by_their_tokens(tiny: Decoder, data: EncodedFacts) -> None:
-    found = extractive_scores(tiny.model, data, tiny.of_matrices, counterfactuals=1, check=False)
+    scored = extractive_scores(tiny.model, data, tiny.of_matrices, counterfactuals=1, check=False)
     names = ["[CLS]", "the", "subject -3", "subject -2", "subject -1", "saw", "a"]
-    table = rows_of(found.table(), "informative", "L1.MLP")
+    table = rows_of(scored.table(), "informative", "L1.MLP")
     assert table["token"].tolist() == names
     assert table["n"].tolist() == [5, 5, 1, 3, 5, 5, 5]
-    last = found.informative.mlps[torch.arange(5), 1, torch.tensor([4, 5, 5, 6, 4])]
+    last = scored.informative.mlps[torch.arange(5), 1, torch.tensor([4, 5, 5, 6, 4])]
     assert table["value"].iloc[-1] == pytest.approx(float(last.double().mean()))
     assert np.allclose(table["value"].iloc[:-1], 0)
 
@@ -128,7 +128,7 @@ wordings = st.tuples(
 
 
 def words(text: str) -> list[int]:
-    return [ord(each) for each in text]
+    return [ord(letter) for letter in text]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def words(text: str) -> list[int]:
     ],
 )
 def test_common_ends(given: Sequence[str], expected: tuple[int, int]) -> None:
-    assert common_ends([words(each) for each in given]) == expected
+    assert common_ends([words(text) for text in given]) == expected
 
 
 @pytest.mark.parametrize(
@@ -179,14 +179,14 @@ def test_subjects_align_at_their_right_ends(
     one, two = subjects[0], subjects[-1]
     if one[0] == two[0] or one[-1] == two[-1]:
         return  # then some of the subject is a common end
-    found = align([*before, *one, *after], [*before, *two, *after])
+    aligned = align([*before, *one, *after], [*before, *two, *after])
     for back in range(1, len(one) + 1):
         expected = len(before) + max(0, len(two) - back)
-        assert found[len(before) + len(one) - back] == expected
+        assert aligned[len(before) + len(one) - back] == expected
 
 
 def test_places_by_hand() -> None:
     texts = [["the", "cat", "saw", "a"], ["the", "big", "dog", "saw", "a"]]
-    found = places([[1, 2, 8, 9], [1, 3, 4, 8, 9]], texts)
-    assert found.names == ("the", "subject -2", "subject -1", "saw", "a")
-    assert found.columns == ((0, 2, 3, 4), (0, 1, 2, 3, 4))
+    placed = places([[1, 2, 8, 9], [1, 3, 4, 8, 9]], texts)
+    assert placed.names == ("the", "subject -2", "subject -1", "saw", "a")
+    assert placed.columns == ((0, 2, 3, 4), (0, 1, 2, 3, 4))

@@ -47,21 +47,21 @@ def scores(case: Decoder, data: EncodedFacts, delta: WeightDelta, **options: Any
 @cache
 def standard(case: Decoder, data: EncodedFacts, which: str = "of_all") -> ExtractiveScores:
     """`scores` for one of the changes of a decoder, computed once."""
-    found: ExtractiveScores = scores(case, data, getattr(case, which))
-    return found
+    scored: ExtractiveScores = scores(case, data, getattr(case, which))
+    return scored
 
 
-def tensors(found: ExtractiveScores) -> dict[str, Tensor]:
+def tensors(scored: ExtractiveScores) -> dict[str, Tensor]:
     parts = {
-        f"{kind} {which}": getattr(getattr(found, kind), which)
+        f"{kind} {which}": getattr(getattr(scored, kind), which)
         for kind in KINDS
         for which in ("heads", "mlps")
     }
-    return parts | {"other": found.other, "before": found.rewards_before}
+    return parts | {"other": scored.other, "before": scored.rewards_before}
 
 
-def assert_same(found: ExtractiveScores, expected: ExtractiveScores, tolerance: float) -> None:
-    for name, values in tensors(found).items():
+def assert_same(scored: ExtractiveScores, expected: ExtractiveScores, tolerance: float) -> None:
+    for name, values in tensors(scored).items():
         torch.testing.assert_close(
             values, tensors(expected)[name], rtol=tolerance, atol=tolerance, msg=name
         )
@@ -78,11 +78,11 @@ def only_part(case: Decoder, layer: int, part: str) -> WeightDelta:
 
 def test_no_change_gives_zeros(tiny: Decoder, data: EncodedFacts) -> None:
     for delta in (WeightDelta({}), scaled(0.0, tiny.of_all)):
-        found = scores(tiny, data, delta, check=True)
-        values = tensors(found) | {"gradient": found.gradient}
+        scored = scores(tiny, data, delta, check=True)
+        values = tensors(scored) | {"gradient": scored.gradient}
         assert values.pop("before").abs().min() > 1e-3
-        assert not any(each.any() for each in values.values())
-        assert torch.equal(found.rewards_before, found.rewards_after)
+        assert not any(x.any() for x in values.values())
+        assert torch.equal(scored.rewards_before, scored.rewards_after)
 
 
 @pytest.mark.parametrize("which", ["of_matrices", "of_all"])
@@ -91,9 +91,9 @@ def test_informative_and_other_sum_to_the_gradient(
 ) -> None:
     sums = scores(tiny, data, getattr(tiny, which), check=True).sums()
     assert sums.gradient.abs().min() > 0.01
-    found = (sums.informative + sums.other).tolist()
+    total = (sums.informative + sums.other).tolist()
     expected = sums.gradient.tolist()
-    assert found == pytest.approx(expected, rel=tiny.tolerance, abs=tiny.tolerance)
+    assert total == pytest.approx(expected, rel=tiny.tolerance, abs=tiny.tolerance)
     assert (sums.other == 0).all() == (which == "of_matrices")
 
 
@@ -107,10 +107,10 @@ def test_a_small_change_does_what_the_gradient_says(tiny: Decoder, data: Encoded
 
 
 def test_the_first_attention_has_no_downstream_score(tiny: Decoder, data: EncodedFacts) -> None:
-    found = standard(tiny, data, "of_matrices")
-    assert not found.downstream.heads[:, 0].any()
-    assert found.downstream.heads[:, 1].any()
-    assert found.downstream.mlps[:, 0].any()
+    scored = standard(tiny, data, "of_matrices")
+    assert not scored.downstream.heads[:, 0].any()
+    assert scored.downstream.heads[:, 1].any()
+    assert scored.downstream.mlps[:, 0].any()
     assert standard(tiny, data).downstream.heads[:, 0].any()
 
 
@@ -129,10 +129,10 @@ def test_a_prompt_as_its_own_counterfactual_has_no_upstream_score(
 
 
 def test_nothing_is_scored_after_the_last_token(tiny: Decoder, data: EncodedFacts) -> None:
-    found = standard(tiny, data)
+    scored = standard(tiny, data)
     last = last_tokens(data)
     assert len(set(last)) > 1
-    for name, values in tensors(found).items():
+    for name, values in tensors(scored).items():
         if values.ndim > 1:
             assert values.shape[-1] == max(last) + 1
             for row, end in enumerate(last):
@@ -142,16 +142,16 @@ def test_nothing_is_scored_after_the_last_token(tiny: Decoder, data: EncodedFact
 
 def test_only_the_last_token_of_the_last_layer_matters(tiny: Decoder, data: EncodedFacts) -> None:
     """What its keys and values are made of, at their own tokens, does matter."""
-    found = standard(tiny, data)
+    scored = standard(tiny, data)
     of_keys = scores(tiny, data, only_part(tiny, 1, "K") + only_part(tiny, 1, "V")).informative
     of_rest = scores(tiny, data, only_part(tiny, 1, "Q") + only_part(tiny, 1, "O")).informative
     for row, end in enumerate(last_tokens(data)):
         for kind in KINDS:
-            mlp = getattr(found, kind).mlps[row, 1]
+            mlp = getattr(scored, kind).mlps[row, 1]
             assert not mlp[:end].any()
             assert mlp[end] != 0
         for kind in ("upstream", "downstream"):
-            assert not getattr(found, kind).heads[row, 1, :, :end].any()
+            assert not getattr(scored, kind).heads[row, 1, :, :end].any()
         assert not of_rest.heads[row, 1, :, :end].any()
         assert of_keys.heads[row, 1, :, :end].all()
 
@@ -162,7 +162,7 @@ def test_only_the_last_token_of_the_last_layer_matters(tiny: Decoder, data: Enco
 def test_plain_hugging_face_gives_the_same(tiny_gpt2: Decoder, data: EncodedFacts) -> None:
     """Every score of every component at every token; one prompt and counterfactual at a time."""
     case, options = tiny_gpt2, data.option_ids.tolist()
-    found = standard(case, data)
+    scored = standard(case, data)
     for row, prompt in enumerate(data.prompt_ids):
         expected = [
             naive_scores(
@@ -175,11 +175,11 @@ def test_plain_hugging_face_gives_the_same(tiny_gpt2: Decoder, data: EncodedFact
             )
             for other in OTHERS[row]
         ]
-        assert float(found.rewards_before[row]) == pytest.approx(expected[0]["before"], abs=1e-9)
-        assert float(found.rewards_after[row]) == pytest.approx(expected[0]["after"], abs=1e-9)
-        for name, values in tensors(found).items():
+        assert float(scored.rewards_before[row]) == pytest.approx(expected[0]["before"], abs=1e-9)
+        assert float(scored.rewards_after[row]) == pytest.approx(expected[0]["after"], abs=1e-9)
+        for name, values in tensors(scored).items():
             if values.ndim > 1:
-                mean = torch.stack([each[name] for each in expected]).mean(0)
+                mean = torch.stack([single[name] for single in expected]).mean(0)
                 torch.testing.assert_close(
                     values[row], padded(mean, values.shape[-1]), rtol=1e-7, atol=1e-10, msg=name
                 )
@@ -210,17 +210,17 @@ def test_grouped_heads_score_as_heads_with_keys_of_their_own(
     assert model.cfg.n_key_value_heads in (None, 4)
     delta = difference(model, after)
     expected = extractive_scores(model, data, delta, counterfactuals=OTHERS, check=False)
-    found = standard(tiny_llama, data)
-    assert found.informative.heads.abs().max() > 0.1
-    assert_same(found, expected, 1e-5)
+    scored = standard(tiny_llama, data)
+    assert scored.informative.heads.abs().max() > 0.1
+    assert_same(scored, expected, 1e-5)
 
 
 # -- how they are computed does not matter --------------------------------------------------------
 
 
 def test_batches_do_not_matter(tiny: Decoder, data: EncodedFacts) -> None:
-    found = scores(tiny, data, tiny.of_all, batch_size=2)
-    assert_same(found, standard(tiny, data), 1e-9 if tiny.exact else 1e-4)
+    scored = scores(tiny, data, tiny.of_all, batch_size=2)
+    assert_same(scored, standard(tiny, data), 1e-9 if tiny.exact else 1e-4)
 
 
 def test_counterfactuals_are_drawn_by_the_seed_or_all_or_none(
@@ -228,11 +228,11 @@ def test_counterfactuals_are_drawn_by_the_seed_or_all_or_none(
 ) -> None:
     """Rows 0 and 4 have the same answer. Without any, upstream scores are missing."""
     everyone = [[1, 2, 3], [0, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [1, 2, 3]]
-    expected, found, first, again, other, none = (
+    expected, many, first, again, other, none = (
         scores(tiny, data, tiny.of_matrices, counterfactuals=which, seed=seed)
         for which, seed in ((everyone, 0), (10, 0), (1, 0), (1, 0), (1, 1), (0, 0))
     )
-    assert_same(found, expected, 1e-9 if tiny.exact else 1e-4)
+    assert_same(many, expected, 1e-9 if tiny.exact else 1e-4)
     assert torch.equal(first.upstream.mlps, again.upstream.mlps)
     assert not torch.equal(first.upstream.mlps, other.upstream.mlps)
     assert none.sums().upstream.isna().all()
@@ -250,15 +250,15 @@ def test_half_precision_gives_scores_close_to_those_of_full(
     """No tensor is summed in bfloat16, and a delta may be of another type."""
     model = loaded(saved(tiny_bridge.reference, tmp_path), "bridge", torch.bfloat16)
     delta = tiny_bridge.of_matrices
-    found = extractive_scores(model, data, delta, counterfactuals=OTHERS)
+    half = extractive_scores(model, data, delta, counterfactuals=OTHERS)
     full = scores(tiny_bridge, data, delta, check=True)
     for kind in KINDS:
-        ours, theirs = getattr(found, kind), getattr(full, kind)
+        ours, theirs = getattr(half, kind), getattr(full, kind)
         assert ours.heads.dtype == torch.float32
         for which in ("heads", "mlps"):
             error = (getattr(ours, which) - getattr(theirs, which)).abs().max()
             assert error < 0.1 * theirs.mlps.abs().max()
-    sums = found.sums()
+    sums = half.sums()
     error = (sums.informative + sums.other - sums.gradient).abs()
     assert error.max() < 0.03 * full.sums().gradient.abs().max()
 
@@ -318,14 +318,14 @@ ROTARY |= {"positional_embedding_type": "rotary", "n_key_value_heads": 2}
 )
 def test_hooked_variants_sum_to_the_gradient(changes: dict[str, Any], data: EncodedFacts) -> None:
     model = hooked_decoder(**changes)
-    found = extractive_scores(model, data, noise_of(model, 0.1), counterfactuals=OTHERS)
-    sums = found.sums()
+    scored = extractive_scores(model, data, noise_of(model, 0.1), counterfactuals=OTHERS)
+    sums = scored.sums()
     assert (sums.informative + sums.other).tolist() == pytest.approx(
         sums.gradient.tolist(), rel=1e-4, abs=1e-5
     )
     if "attn_only" in changes:
-        assert not found.informative.mlps.any()
-        assert set(found.table()["kind"]) == {"head"}
+        assert not scored.informative.mlps.any()
+        assert set(scored.table()["kind"]) == {"head"}
 
 
 @pytest.mark.hooked
@@ -346,8 +346,8 @@ def test_scores_that_miss_the_gradient_are_an_error(
     right = passes.informative
 
     def without_mlps(*arguments: Any, **options: Any) -> Any:
-        found = right(*arguments, **options)
-        return replace(found, mlps=torch.zeros_like(found.mlps))
+        scored = right(*arguments, **options)
+        return replace(scored, mlps=torch.zeros_like(scored.mlps))
 
     monkeypatch.setattr("mechcore.papers.extractive.scores.informative", without_mlps)
     scores(tiny_gpt2, data, tiny_gpt2.of_matrices)  # nothing is checked

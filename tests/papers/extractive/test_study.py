@@ -45,7 +45,7 @@ def word_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random decoder of 2 layers that knows the words of the cities' tasks."""
     tables = [facts_table(city_tasks(seed), city_ordering(seed)) for seed in SEEDS]
-    texts = [text for each in tables for text in (*each["prompt"], *each["completion"])]
+    texts = [text for frame in tables for text in (*frame["prompt"], *frame["completion"])]
     tokenizer = word_tokenizer(texts)
     path = tmp_path_factory.mktemp("checkpoints") / "random base"
     helpers.gpt2_language_model(vocab_size=len(tokenizer)).save_pretrained(path)
@@ -103,10 +103,10 @@ def test_every_experiment_is_there(done: Path, small: ExtractiveSettings) -> Non
     schemas = schemas_of({"kind": "extractive"})
     assert {path.stem for path in (done / "tables").glob("*.csv")} == set(schemas)
     for name, schema in schemas.items():
-        found = table(done, name.removeprefix("extractive_"))
-        assert list(found.columns) == schema.required, name
+        frame = table(done, name.removeprefix("extractive_"))
+        assert list(frame.columns) == schema.required, name
         if name != "extractive_verdicts":
-            assert set(found["seed"]) == {3}
+            assert set(frame["seed"]) == {3}
     assert set(table(done, "ordering")["replay"]) == {False, True}
     assert set(table(done, "freezing")["cut"]) == {1}
 
@@ -167,8 +167,8 @@ def test_an_edit_of_an_experiment_does_no_other_again(
     small: ExtractiveSettings, done: Path
 ) -> None:
     own = {
-        each: f"mechcore.papers.extractive.experiments.{'recall' if each == 'ocr' else each}"
-        for each in EXPERIMENTS
+        name: f"mechcore.papers.extractive.experiments.{'recall' if name == 'ocr' else name}"
+        for name in EXPERIMENTS
     }
     own |= dict.fromkeys(
         ("scores", "localization"), "mechcore.papers.extractive.experiments.score_maps"

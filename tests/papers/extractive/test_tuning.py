@@ -52,14 +52,14 @@ def plain_matrices(model: Any) -> list[Tensor]:
 def test_the_loss_is_of_all_tokens_of_completions(tiny: Decoder, data: EncodedFacts) -> None:
     with torch.no_grad():
         for given in (rows(data), rows(data)[2:3], rows(data)[:2]):
-            found = completion_loss(tiny.model, given)
+            loss = completion_loss(tiny.model, given)
             expected = plain_loss(tiny.reference, given)
-            assert float(found) == pytest.approx(float(expected), rel=1e-9 if tiny.exact else 1e-5)
+            assert float(loss) == pytest.approx(float(expected), rel=1e-9 if tiny.exact else 1e-5)
 
 
 def test_a_step_is_that_of_adam_on_the_plain_model(tiny: Decoder, data: EncodedFacts) -> None:
     plain = copy.deepcopy(tiny.reference).requires_grad_(False)
-    matrices = [each.requires_grad_(True) for each in plain_matrices(plain)]
+    matrices = [weight.requires_grad_(True) for weight in plain_matrices(plain)]
     adam = torch.optim.Adam(matrices, lr=RATE)
     losses = []
     for _ in range(2):
@@ -76,13 +76,13 @@ def test_a_step_is_that_of_adam_on_the_plain_model(tiny: Decoder, data: EncodedF
     assert history["loss"].tolist() == pytest.approx(losses, rel=1e-8 if tiny.exact else 1e-5)
     assert losses[1] < losses[0]
     expected = {layer: hf_matrices(plain, layer) for layer in (0, 1)}
-    for each in linear_maps(tiny.model):
-        found = each.by_head(after[each.weight])
-        matrix = expected[each.layer][each.part]
-        axis = 0 if each.part == "O" else 1
-        for head, part in zip(found, matrix.chunk(each.n_heads, dim=axis), strict=True):
+    for a_map in linear_maps(tiny.model):
+        by_head = a_map.by_head(after[a_map.weight])
+        matrix = expected[a_map.layer][a_map.part]
+        axis = 0 if a_map.part == "O" else 1
+        for head, part in zip(by_head, matrix.chunk(a_map.n_heads, dim=axis), strict=True):
             difference = (head - part).abs().max()
-            assert difference < (1e-6 if tiny.exact else 2e-5), each
+            assert difference < (1e-6 if tiny.exact else 2e-5), a_map
 
 
 def test_nothing_but_the_chosen_matrices_changes(tiny: Decoder, data: EncodedFacts) -> None:

@@ -49,7 +49,7 @@ def hf_matrices(plain: Any, layer: int) -> dict[str, Tensor]:
         block = plain.transformer.h[layer]
         q, k, v = block.attn.c_attn.weight.split(helpers.D_MODEL, dim=1)
         others = {"O": block.attn.c_proj, "in": block.mlp.c_fc, "out": block.mlp.c_proj}
-        return {"Q": q, "K": k, "V": v} | {part: each.weight for part, each in others.items()}
+        return {"Q": q, "K": k, "V": v} | {part: module.weight for part, module in others.items()}
     block = plain.model.layers[layer]
     names = {part: f"self_attn.{part.lower()}_proj" for part in "QKVO"}
     names |= {"in": "mlp.up_proj", "gate": "mlp.gate_proj", "out": "mlp.down_proj"}
@@ -171,8 +171,8 @@ def decoder(kind: str, folder: Path) -> Decoder:
     after = {name: changed(plain, 0.05, name == "matrices") for name in ("matrices", "all")}
     model = loaded(saved(plain, folder / "before"), kind)
     deltas = {
-        name: difference(model, loaded(saved(each, folder / name), kind))
-        for name, each in after.items()
+        name: difference(model, loaded(saved(edited, folder / name), kind))
+        for name, edited in after.items()
     }
     trainable = trainable_names(model)
     return Decoder(
@@ -188,7 +188,7 @@ def decoder(kind: str, folder: Path) -> Decoder:
 
 
 def last_tokens(data: EncodedFacts) -> list[int]:
-    return [len(each) - 1 for each in data.prompt_ids]
+    return [len(ids) - 1 for ids in data.prompt_ids]
 
 
 def padded(values: Tensor, length: int) -> Tensor:

@@ -24,17 +24,17 @@ POSITIONS = torch.tensor([[0, -1], [3, -4], [1, 1], [-1, -2], [8, 2]])  # LENGTH
 @torch.no_grad()
 def after_layer(model: Any, layer: int, row: Tensor) -> Tensor:
     """What a plain Hugging Face layer returns for one unpadded text, [pos, d_model]."""
-    found: list[Tensor] = []
+    kept: list[Tensor] = []
 
     def keep(module: Any, args: Any, output: Any) -> None:
-        found.append((output[0] if isinstance(output, tuple) else output)[0])
+        kept.append((output[0] if isinstance(output, tuple) else output)[0])
 
     handle = helpers._layers(model)[layer].register_forward_hook(keep)
     try:
         model(input_ids=row[None])
     finally:
         handle.remove()
-    return found[0]
+    return kept[0]
 
 
 def expected(reference: Any, rows: Sequence[Tensor], positions: Tensor) -> dict[str, Tensor]:

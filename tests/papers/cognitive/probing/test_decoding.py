@@ -61,17 +61,17 @@ def several_classes(
 @pytest.mark.parametrize("d_prime", [0.5, 2.0, 4.0])
 def test_a_planted_code_is_found_at_its_strength(classifier: Any, d_prime: float) -> None:
     states, labels = gaussian(2000, d_prime)
-    found = decode(states, labels, classifier=classifier)
+    decoded = decode(states, labels, classifier=classifier)
     # Of two unit Gaussians d' apart the best classifier gets Phi(d' / 2): .599, .841 and .977.
     best = norm.cdf(d_prime / 2)
     error = np.sqrt(best * (1 - best) / 2000)
-    assert -4 * error - 0.01 < found.accuracy - best < 4 * error
-    assert found.low < found.accuracy < found.high
-    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.25)
-    assert found.chance == 0.5
-    assert found.p == 1 / 21  # the least that 20 shuffles can show
-    assert found.shuffled_high < 0.56
-    assert found.n == 2000
+    assert -4 * error - 0.01 < decoded.accuracy - best < 4 * error
+    assert decoded.low < decoded.accuracy < decoded.high
+    assert decoded.high - decoded.low == pytest.approx(2 * 1.96 * error, rel=0.25)
+    assert decoded.chance == 0.5
+    assert decoded.p == 1 / 21  # the least that 20 shuffles can show
+    assert decoded.shuffled_high < 0.56
+    assert decoded.n == 2000
 
 
 def plain(classifier: str) -> Pipeline:
@@ -88,17 +88,17 @@ def test_predictions_are_those_of_a_plain_pipeline(
     classifier: Any, classes: int, units: int
 ) -> None:
     states, labels = several_classes(100, units, classes)
-    found = decode(states, labels, classifier=classifier, shuffles=6, seed=3)
+    decoded = decode(states, labels, classifier=classifier, shuffles=6, seed=3)
     splits = StratifiedKFold(5, shuffle=True, random_state=3)
     expected = cross_val_predict(plain(classifier), states, labels, cv=splits)
-    assert found.predictions == expected.tolist()
-    shuffled = decoding._shuffled(np.array(labels), found.folds, None, 6, seed=3)
+    assert decoded.predictions == expected.tolist()
+    shuffled = decoding._shuffled(np.array(labels), decoded.folds, None, 6, seed=3)
     again = [
-        cross_val_predict(plain(classifier), states, other, cv=PredefinedSplit(found.folds))
+        cross_val_predict(plain(classifier), states, other, cv=PredefinedSplit(decoded.folds))
         for other in shuffled
     ]
     shares = [(p == other).mean() for p, other in zip(again, shuffled, strict=True)]
-    assert found.shuffled_accuracies.tolist() == pytest.approx(shares, abs=1e-12)
+    assert decoded.shuffled_accuracies.tolist() == pytest.approx(shares, abs=1e-12)
     assert len(set(shares)) > 1
 
 
@@ -110,18 +110,18 @@ def test_a_fit_that_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 def test_figures_by_hand() -> None:
     states, labels = several_classes(90, 5, 3)
-    found = decode(states, labels, folds=3, shuffles=7)
-    right = [a == b for a, b in zip(found.predictions, labels, strict=True)]
-    assert found.accuracy == pytest.approx(sum(right) / 90)
-    assert found.chance == max(Counter(labels).values()) / 90
-    shuffled = found.shuffled_accuracies
+    decoded = decode(states, labels, folds=3, shuffles=7)
+    right = [a == b for a, b in zip(decoded.predictions, labels, strict=True)]
+    assert decoded.accuracy == pytest.approx(sum(right) / 90)
+    assert decoded.chance == max(Counter(labels).values()) / 90
+    shuffled = decoded.shuffled_accuracies
     assert shuffled.shape == (7,)
-    assert found.shuffled == pytest.approx(sum(shuffled) / 7)
+    assert decoded.shuffled == pytest.approx(sum(shuffled) / 7)
     # Numpy's percentile: 0.95 * 6 = 5.7 of the way from the smallest to the largest.
-    assert found.shuffled_high == pytest.approx(
+    assert decoded.shuffled_high == pytest.approx(
         sorted(shuffled)[5] * 0.3 + sorted(shuffled)[6] * 0.7
     )
-    assert found.p == (1 + sum(s >= found.accuracy for s in shuffled)) / 8
+    assert decoded.p == (1 + sum(s >= decoded.accuracy for s in shuffled)) / 8
 
 
 def test_what_is_constant_but_for_rounding_is_not_read() -> None:
@@ -181,8 +181,8 @@ def test_what_tells_groups_apart_decodes_only_if_groups_are_split() -> None:
 
 def test_the_interval_over_groups_weighs_groups_by_size() -> None:
     correct, groups = np.array([1.0, 1.0, 1.0, 0.0]), np.array([0, 0, 0, 1])
-    found = decoding._interval(correct, groups, 0)
-    assert (found.mean, found.low, found.high) == (0.75, 0.0, 1.0)  # both groups drawn are alike
+    span = decoding._interval(correct, groups, 0)
+    assert (span.mean, span.low, span.high) == (0.75, 0.0, 1.0)  # both groups drawn are alike
     alone = decoding._interval(np.array([1.0, 0.0] * 50), np.repeat(np.arange(50), 2), 0)
     assert (alone.low, alone.high) == (0.5, 0.5)  # half of every group is right
     # All right: Wilson's interval of 10 of 10, n / (n + z^2), as of 10 groups and not of 40.
@@ -221,8 +221,8 @@ def test_labels_that_mostly_follow_groups_have_a_null_of_their_own() -> None:
     """One label that differs within its group does not make the null that of the labels."""
     states, labels, groups = fingerprints()
     labels[0] = 1 - labels[0]
-    found = decode(states, labels, groups=groups, shuffles=40)
-    assert abs(found.shuffled - 0.5) < 0.06
+    decoded = decode(states, labels, groups=groups, shuffles=40)
+    assert abs(decoded.shuffled - 0.5) < 0.06
     readable = np.column_stack([states, np.where(labels == 1, 4.0, -4.0)])
     assert decode(readable, labels, groups=groups, shuffles=40).p == 1 / 41
 
@@ -243,7 +243,7 @@ def test_the_seed_decides_everything() -> None:
 
 # The eight conditions of the cognitive task: context, sign of motion, sign of colour.
 CONDITIONS = [(c, m, k) for c in ("motion", "color") for m in "+-" for k in "+-"]
-CONTEXT, MOTION, COLOR = ([each[i] for each in CONDITIONS] for i in range(3))
+CONTEXT, MOTION, COLOR = ([condition[i] for condition in CONDITIONS] for i in range(3))
 CHOICE = [m if c == "motion" else k for c, m, k in CONDITIONS]
 
 
@@ -278,8 +278,8 @@ def test_the_table_has_a_row_per_site_and_variable() -> None:
     for row, place in zip(table.to_dict("records"), places, strict=True):
         site, name = row.pop("site"), row.pop("variable")
         assert ((site, name), row.pop("floor")) == (place, 0.75)
-        found = decode(sites[site], labels[name], **options)
-        assert row == {column: getattr(found, column) for column in row}
+        decoded = decode(sites[site], labels[name], **options)
+        assert row == {column: getattr(decoded, column) for column in row}
     motion, choice = table["accuracy"][2:]
     assert motion == 1.0
     assert choice < 0.8  # not linear in the two signs: at most 3 of 4

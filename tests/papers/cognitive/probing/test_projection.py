@@ -60,20 +60,20 @@ def test_pca_by_hand() -> None:
     # Units a, a and b, orthogonal: correlation 1 between the first two. One component is
     # (a + a) / sqrt 2 with the variance 2, the other b with 1, out of 3.
     a, b = np.array([1.0, 1, -1, -1]), np.array([1.0, -1, 1, -1])
-    found = project(np.stack([3 * a, b + 9, a], axis=1), method="pca")
-    np.testing.assert_allclose(found.points, np.stack([2**0.5 * a, b], axis=1), atol=1e-12)
-    assert found.method == "pca"
+    plane = project(np.stack([3 * a, b + 9, a], axis=1), method="pca")
+    np.testing.assert_allclose(plane.points, np.stack([2**0.5 * a, b], axis=1), atol=1e-12)
+    assert plane.method == "pca"
     assert (
-        found.description == "PCA, 2 components of 3 standardised units, 100.0% of their variance"
+        plane.description == "PCA, 2 components of 3 standardised units, 100.0% of their variance"
     )
 
 
 def test_without_umap_auto_is_pca_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)  # so that importing it fails
-    found = project(noise(12, 4))
-    assert found.method == "pca"
-    assert found.description.endswith("of their variance (umap-learn cannot be imported)")
-    np.testing.assert_array_equal(found.points, project(noise(12, 4), method="pca").points)
+    plane = project(noise(12, 4))
+    assert plane.method == "pca"
+    assert plane.description.endswith("of their variance (umap-learn cannot be imported)")
+    np.testing.assert_array_equal(plane.points, project(noise(12, 4), method="pca").points)
     with pytest.raises(InputError, match=r"pip install mechcore\[umap\]"):
         project(noise(12, 4), method="umap")
 
@@ -81,14 +81,14 @@ def test_without_umap_auto_is_pca_and_says_so(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("method", ["auto", "umap"])
 def test_what_umap_is_given(method: Any, fake_umap: list[Any]) -> None:
     states = noise(16, 4) * 7
-    found = project(states, method=method, seed=8)
+    plane = project(states, method=method, seed=8)
     sent, values = fake_umap
     wanted = {"n_components": 2, "n_neighbors": 15, "min_dist": 0.1}
     assert sent == {**wanted, "random_state": 8, "n_jobs": 1}
     np.testing.assert_array_equal(values, standardised(states)[0])
-    assert found.points.tolist() == [[i, 1] for i in range(16)]
-    assert found.method == "umap"
-    assert found.description == (
+    assert plane.points.tolist() == [[i, 1] for i in range(16)]
+    assert plane.method == "umap"
+    assert plane.description == (
         "UMAP, 2 components of 4 standardised units, 15 neighbours, min_dist 0.1, seed 8"
     )
     with pytest.raises(InputError, match=r"states: 15 examples of .*expected at least 16 examples"):

@@ -47,20 +47,20 @@ def test_coefficients_of_correlated_variables_by_hand() -> None:
     # 2 x1 + x2 + w has the variance 4 + 1 + 2 * 2 * 1/2 + 1/2 = 15/2. What is left of x1 given x2
     # is x1 - x2 / 2, of variance 3/4; given x2 the unit has 4 * 3/4 + 1/2, of which x1 gives 3.
     states = (7 + 2 * X1 + X2 + W)[:, None]
-    found = selectivity(states, {"a": X1, "b": X2}, permutations=99, alpha=0.05)
-    assert found.table["unit"].tolist() == [0, 0]
-    assert found.table["term"].tolist() == ["a", "b"]
-    np.testing.assert_allclose(found.table["coefficient"], [2 / 7.5**0.5, 1 / 7.5**0.5])
-    np.testing.assert_allclose(found.table["partial_r"], [(6 / 7) ** 0.5, (3 / 5) ** 0.5])
+    fitted = selectivity(states, {"a": X1, "b": X2}, permutations=99, alpha=0.05)
+    assert fitted.table["unit"].tolist() == [0, 0]
+    assert fitted.table["term"].tolist() == ["a", "b"]
+    np.testing.assert_allclose(fitted.table["coefficient"], [2 / 7.5**0.5, 1 / 7.5**0.5])
+    np.testing.assert_allclose(fitted.table["partial_r"], [(6 / 7) ** 0.5, (3 / 5) ** 0.5])
     # Two terms of correlation 1/2: their coefficients have the correlation -1/2.
-    np.testing.assert_allclose(found.correlations.to_numpy(), [[1, -0.5], [-0.5, 1]])
-    assert list(found.correlations) == found.correlations.index.tolist() == ["a", "b"]
+    np.testing.assert_allclose(fitted.correlations.to_numpy(), [[1, -0.5], [-0.5, 1]])
+    assert list(fitted.correlations) == fitted.correlations.index.tolist() == ["a", "b"]
 
 
 def test_a_unit_that_the_terms_explain_wholly() -> None:
     states = np.stack([2 * X1 + X2, X1, X1 + W], axis=1).astype(float)
-    found = selectivity(states, {"a": X1, "b": X2}, permutations=999, alpha=0.05)
-    partial_r, p = by_term(found, "partial_r"), by_term(found, "p")
+    fitted = selectivity(states, {"a": X1, "b": X2}, permutations=999, alpha=0.05)
+    partial_r, p = by_term(fitted, "partial_r"), by_term(fitted, "p")
     np.testing.assert_allclose(partial_r, [[1, 1], [1, 0], [(3 / 5) ** 0.5, 0]], atol=1e-7)
     assert (p.to_numpy()[1:, 1] > 0.9).all()
 
@@ -93,8 +93,8 @@ def test_p_and_partial_r_are_those_of_a_literal_loop() -> None:
     design = np.stack([*variables.values(), product], 1)
     states = noise(24, 3) + 0.3 * np.stack([design[:, 3], design[:, 1], 0 * design[:, 0]], 1)
     pairs = [("context", "motion")]
-    found = selectivity(states, variables, interactions=pairs, permutations=79, alpha=0.05, seed=5)
-    p, partial_r = by_term(found, "p"), by_term(found, "partial_r")
+    fitted = selectivity(states, variables, interactions=pairs, permutations=79, alpha=0.05, seed=5)
+    p, partial_r = by_term(fitted, "p"), by_term(fitted, "partial_r")
     for unit, state in enumerate(states.T):
         for j, term in enumerate([*variables, "context x motion"]):
             t = t_value(state, design, j)
@@ -171,13 +171,13 @@ def test_constant_units_are_reported() -> None:
     states = noise(60, 4) + variables["context"][:, None]
     states[:, 1] = 3.7
     states[:, 2] = 0.1 + np.spacing(0.1) * (np.arange(60) % 2)  # rounding
-    found = selectivity(states, variables, permutations=199)
-    assert found.constant == (1, 2)
-    rows = found.table[found.table["unit"].isin(found.constant)]
+    fitted = selectivity(states, variables, permutations=199)
+    assert fitted.constant == (1, 2)
+    rows = fitted.table[fitted.table["unit"].isin(fitted.constant)]
     assert (rows[["coefficient", "partial_r"]] == 0).all(axis=None)
     assert (rows["p"] == 1).all()
     assert not rows["selective"].any()
-    counts = found.counts(VARIABLES)
+    counts = fitted.counts(VARIABLES)
     assert counts["units"].tolist() == [2, 2, 0, 0, 0]
     # Half of the units are not selective by necessity, the others with about 0.99 to the power 4.
     assert counts["expected_correlated"][0] == pytest.approx(0.5 + 0.5 * 0.9606, abs=0.005)
