@@ -110,7 +110,7 @@ class _MadeOfNumbers(TorchFunctionMode):
         if function in (Tensor.__getitem__, Tensor.__setitem__) and is_far(args[0]):
             args = (args[0], _without_lists(args[1]), *args[2:])
         if function is F.scaled_dot_product_attention and is_far(args[0]):
-            near = tree_map_only(FarTensor, lambda each: each.near, (args, kwargs))
+            near = tree_map_only(FarTensor, lambda tensor: tensor.near, (args, kwargs))
             return far(function(*near[0], **near[1]))
         device = kwargs.get("device")
         makes = function in (torch.tensor, torch.as_tensor)
@@ -136,7 +136,7 @@ def far(tensor: Tensor) -> Tensor:
 
 def _done(function: Any, args: Any, kwargs: Any, waits: Counter[str]) -> Any:
     name = function._schema.name.removeprefix("aten::")
-    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     comes_far = any(map(is_far, tensors))
     goes_far = comes_far
     kwargs = dict(kwargs)
@@ -146,11 +146,11 @@ def _done(function: Any, args: Any, kwargs: Any, waits: Counter[str]) -> Any:
     if comes_far or goes_far:
         for why in _reasons_to_wait(name, args, kwargs, tensors, goes_far):
             waits[f"{why} at {_line()}"] += 1
-    near = tree_map_only(FarTensor, lambda each: each.near, (args, kwargs))
-    found = function(*near[0], **near[1])
+    near = tree_map_only(FarTensor, lambda tensor: tensor.near, (args, kwargs))
+    result = function(*near[0], **near[1])
     if name.endswith("_") and comes_far:
         return args[0]
-    return tree_map_only(Tensor, far, found) if goes_far else found
+    return tree_map_only(Tensor, far, result) if goes_far else result
 
 
 def _reasons_to_wait(
@@ -162,10 +162,10 @@ def _reasons_to_wait(
     if crosses and not (goes_far and kwargs.get("non_blocking")):
         yield "copy to the device" if goes_far else "copy to the host"
     if name == "index" and any(
-        each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1]
+        index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     ):
         yield "index by truth values"
-    mixed = {is_far(each) for each in tensors if each.ndim or name == "copy_"}
+    mixed = {is_far(tensor) for tensor in tensors if tensor.ndim or name == "copy_"}
     if len(mixed) == 2 and not (name == "copy_" and is_far(args[0]) and args[2:]):
         yield f"tensors of both devices in {name}"
 

@@ -16,9 +16,9 @@ LIBRARIES = ["transformer_lens.model_bridge", "scipy.stats", "pandas", "matplotl
 
 def context() -> Any:
     """Of `multiprocessing`, whose one process to fork from is shared by all tests."""
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(LIBRARIES)
-    return found
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(LIBRARIES)
+    return server
 
 
 def python(site: Path, *arguments: str, told: Path) -> str:

@@ -322,7 +322,7 @@ def reference_logits(reference: Any, rows: Sequence[Tensor]) -> Tensor:
     """Hugging Face's logits of every text on its own: [text, class], the last token's for LMs."""
     with torch.no_grad():
         logits = [reference(input_ids=row[None]).logits[0] for row in rows]
-    return torch.stack([each[-1] if each.ndim == 2 else each for each in logits])
+    return torch.stack([answer[-1] if answer.ndim == 2 else answer for answer in logits])
 
 
 # -- oracles: where components are in a plain Hugging Face model --------------------------------

@@ -288,7 +288,7 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> pd.
                 p = 2 * stats.norm.sf(abs(value) / error)
                 values = (-value, -value - 1.96 * error, -value + 1.96 * error, error, p, p)
                 ends = ("_change", "_change_low", "_change_high", "_change_se", "_p", "_p_adjusted")
-                row |= {figure + end: each for end, each in zip(ends, values, strict=True)}
+                row |= {figure + end: cell for end, cell in zip(ends, values, strict=True)}
             rows.append(row | {"reason": ""})
     table = pd.DataFrame(rows, columns=[name for name in INFORMATION.names if name in rows[0]])
     roles = component_roles(*(table[table["split"] == split] for split in ("id", "ood")))

@@ -80,8 +80,8 @@ def test_components_are_ordered_by_layer_with_the_mlp_last() -> None:
 
 
 def test_lists_of_names_may_be_nested_and_separated_by_commas() -> None:
-    found = parse_components("4.0, L1.H2,", ["3.MLP", ("0.1", Component(5, 5))])
-    assert [str(c) for c in found] == ["L4.H0", "L1.H2", "L3.MLP", "L0.H1", "L5.H5"]
+    parts = parse_components("4.0, L1.H2,", ["3.MLP", ("0.1", Component(5, 5))])
+    assert [str(c) for c in parts] == ["L4.H0", "L1.H2", "L3.MLP", "L0.H1", "L5.H5"]
 
 
 def test_a_model_without_mlps_has_heads_only() -> None:

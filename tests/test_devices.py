@@ -40,12 +40,12 @@ def random_masks(n: int, model: Any) -> Tensor:
 
 def swept(model: Any, data: EncodedExamples, means: MeanActivations, n: int, **options: Any) -> Any:
     """Logits without each of ``n`` sets, components alone first."""
-    names = [str(each) for each in ModelShape.of(model).components]
+    names = [str(component) for component in ModelShape.of(model).components]
     chosen = [[name] for name in names] + [[a, b] for a in names for b in names if a < b]
-    found = ablate(
+    ablations = ablate(
         model, chosen[:n], data, means, split="ood", batch_size=4, max_tokens=1, **options
     )
-    return torch.stack([torch.from_numpy(each.logits) for each in found.without.values()])
+    return torch.stack([torch.from_numpy(answers.logits) for answers in ablations.without.values()])
 
 
 def tree(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
@@ -58,8 +58,8 @@ def restart(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -
 
 def evaluation(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
     mask = Mask(random_masks(n, model))
-    found = evaluate(model, data, mask=mask, means=means, batch_size=4, in_domain=False)
-    return torch.stack([each.logits for each in found])
+    by_mask = evaluate(model, data, mask=mask, means=means, batch_size=4, in_domain=False)
+    return torch.stack([answers.logits for answers in by_mask])
 
 
 def pruning_step(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
@@ -73,8 +73,8 @@ def pruning_step(model: Any, data: EncodedExamples, means: MeanActivations, n: i
 def paths(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
     """Logits with some paths from two heads cut."""
     cuts = sets.paths(["L0.H0", "L0.H1"], ["heads", "mlps"], model)[: n // 2 + 1]
-    found = ablate(model, cuts, data, means, split="ood", batch_size=4)
-    return torch.stack([torch.from_numpy(each.logits) for each in found.without.values()])
+    ablations = ablate(model, cuts, data, means, split="ood", batch_size=4)
+    return torch.stack([torch.from_numpy(answers.logits) for answers in ablations.without.values()])
 
 
 def categories(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
@@ -85,8 +85,8 @@ def categories(model: Any, data: EncodedExamples, means: MeanActivations, n: int
 
 
 def averages(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
-    found = MeanActivations.compute(model, data, n_samples=n, seed=1)
-    return torch.cat([each.double().flatten() for each in (found.z, found.mlp, found.samples_z)])
+    drawn = MeanActivations.compute(model, data, n_samples=n, seed=1)
+    return torch.cat([part.double().flatten() for part in (drawn.z, drawn.mlp, drawn.samples_z)])
 
 
 def resampled(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
@@ -125,8 +125,8 @@ def test_the_host_waits_as_often_for_many_as_for_few(cases: Cases, family: str, 
     for n in (4, 8):
         expected = WORK[work](model, data, means, n)
         with faraway() as waits[n]:
-            found = WORK[work](other, data, means, n)
-        assert found.equal(expected)
+            result = WORK[work](other, data, means, n)
+        assert result.equal(expected)
     assert own(waits[4])
     assert own(waits[8]) == own(waits[4])
 
@@ -139,8 +139,8 @@ def test_the_same_answers_on_another_device(
     model, data = cases.get(family).model, encoded_for(family).part(range(4))
     means = MeanActivations.compute(model, data)
     other = load_model(cases.path(family), device=device)
-    found, expected = (WORK[work](each, data, means, 8) for each in (other, model))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    result, expected = (WORK[work](copy, data, means, 8) for copy in (other, model))
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.everyday

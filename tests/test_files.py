@@ -88,15 +88,15 @@ def test_masks_subnetworks_means_and_partial_results_have_equal_bytes(tmp_path: 
     means = MeanActivations(
         torch.ones(1, 2, 2), torch.ones(1, 4), torch.tensor(3.0), *empty, identity, "b" * 64
     )
-    found: dict[str, set[bytes]] = {}
+    written: dict[str, set[bytes]] = {}
     for _ in range(12):
         mask.save(tmp_path / "mask.safetensors")
         Subnetwork(mask, 0.5, 1, mask.values.clone()).save(tmp_path / "subnetwork")
         means.save(tmp_path / "means")
         partial.save({"x": torch.ones(2), "y": torch.zeros(1)}, {"done": [1]})
-        for each in tmp_path.iterdir():
-            found.setdefault(each.name, set()).add(each.read_bytes())
-    assert {name: len(contents) for name, contents in found.items()} == dict.fromkeys(
+        for path in tmp_path.iterdir():
+            written.setdefault(path.name, set()).add(path.read_bytes())
+    assert {name: len(contents) for name, contents in written.items()} == dict.fromkeys(
         ("mask.safetensors", "subnetwork", "means", partial.path.name), 1
     )
 

@@ -75,7 +75,7 @@ def test_what_is_made_of_a_mask_is_of_its_model() -> None:
     batched = Mask.stack([FOUND, FULL])
     made = [FOUND.without("0.0"), FOUND.only("0.0"), ~FOUND, batched, batched[0], batched[:1]]
     made += [FOUND & FULL, FULL & FOUND, FULL | FOUND, FULL - FOUND, *batched]
-    assert all(each.identity == HERE for each in made)
+    assert all(mask.identity == HERE for mask in made)
     assert (FULL & FULL).identity is None
     assert FOUND.with_identity(OTHER) == FOUND  # equal is what keeps the same
 
@@ -118,9 +118,9 @@ def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
     with pytest.raises(MismatchError, match=message), masked(other.model, mask, fill="zero"):
         pass
     labelled = {**batch, "labels": torch.zeros(len(batch["input_ids"]), dtype=torch.long)}
-    for each in (mask, Mask.stack([mask] * 2)):
+    for masks in (mask, Mask.stack([mask] * 2)):
         with pytest.raises(MismatchError, match=message):
-            evaluate(other.model, labelled, mask=each, fill="zero", in_domain=False)
+            evaluate(other.model, labelled, mask=masks, fill="zero", in_domain=False)
     with masked(other.model, mask.with_identity(None), fill="zero"):
         pass
 
@@ -131,8 +131,8 @@ def test_sets_of_masks_are_those_of_the_model(cases: Cases, tmp_path: Path) -> N
     assert as_sets([mask], case.model) == [ComponentSet.of(["0.1", "1.mlp"])]
     small = Mask.full(ModelShape(1, 4)).without("0.1")  # its components are there, by chance
     data = [{**padded(texts()), "labels": torch.zeros(5, dtype=torch.long)}]
-    for each, message in ((mask, "made for another model"), (small, "mask has 1 layers x 4 heads")):
-        for wanted in ([each], {"a": each}):
+    for cut, message in ((mask, "made for another model"), (small, "mask has 1 layers x 4 heads")):
+        for wanted in ([cut], {"a": cut}):
             with pytest.raises(MismatchError, match=message):
                 sweep(other.model, wanted, data, fill="zero")
 
@@ -151,13 +151,13 @@ def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) ->
     model, data = cases.get("bert").model, encoded_for("bert")
     means, identity = MeanActivations.compute(model, data), ModelIdentity.of(model)
     settings = replace(QUICK, tolerance=1.0)
-    found = prune(model, data, means, target_sparsities=0.4, seeds=1, preset=settings)
-    found += METHODS["attribution"](Request(model, data, means, [0.4], [1], settings))
-    found += layer_matched(found)
-    for i, each in enumerate(found):
-        each.save(tmp_path / f"{i}.safetensors")
+    subnetworks = prune(model, data, means, target_sparsities=0.4, seeds=1, preset=settings)
+    subnetworks += METHODS["attribution"](Request(model, data, means, [0.4], [1], settings))
+    subnetworks += layer_matched(subnetworks)
+    for i, pruned in enumerate(subnetworks):
+        pruned.save(tmp_path / f"{i}.safetensors")
         back = Subnetwork.load(tmp_path / f"{i}.safetensors")
-        for mask in (each.mask, back.mask, Mask.load(tmp_path / f"{i}.safetensors")):
+        for mask in (pruned.mask, back.mask, Mask.load(tmp_path / f"{i}.safetensors")):
             assert mask.identity is not None
             assert not identity.differences(mask.identity)
         assert Subnetwork.load(tmp_path / f"{i}.safetensors", any_model=True).mask.identity is None

@@ -24,17 +24,17 @@ from contextlib import suppress
 from mechcore.cli import main
 with suppress(SystemExit): main"""
 LAZY = ["mechcore"] + [
-    f"mechcore.{each.name}"
-    for each in pkgutil.iter_modules(mechcore.__path__)
-    if each.ispkg and each.name not in ("cli", "analyses")
+    f"mechcore.{module.name}"
+    for module in pkgutil.iter_modules(mechcore.__path__)
+    if module.ispkg and module.name not in ("cli", "analyses")
 ]
 
 
 def output_of(program: str) -> str:
     """What a new process of Python prints last."""
     command = [sys.executable, "-c", program]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    return found.stdout.splitlines()[-1]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return process.stdout.splitlines()[-1]
 
 
 LIGHT = [
@@ -57,10 +57,10 @@ def test_help_and_settings_load_no_library_of_models() -> None:
     programs = [*LIGHT, *(f"import mechcore.{package}" for package in WITHOUT_TORCH)]
     check = f"loaded.append([name for name in {HEAVY} if name in sys.modules])"
     lines = [f"{program}\n{check}" for program in programs]
-    found = output_of(
+    printed = output_of(
         "\n".join(["import json, sys", "loaded = []", *lines, "print(json.dumps(loaded))"])
     )
-    loaded = dict(zip(programs, json.loads(found), strict=True))
+    loaded = dict(zip(programs, json.loads(printed), strict=True))
     assert {program: loaded[program] for program in LIGHT} == {program: [] for program in LIGHT}
     assert "torch" not in loaded[programs[-1]]
 
@@ -71,7 +71,7 @@ def test_families_are_imported_by_their_registry_alone() -> None:
     root = Path(mechcore.__file__).parent
     for path in set(root.rglob("*.py")) - set((root / "models/architectures").iterdir()):
         tree = ast.walk(ast.parse(path.read_text()))
-        imported = {each.module for each in tree if isinstance(each, ast.ImportFrom)}
+        imported = {node.module for node in tree if isinstance(node, ast.ImportFrom)}
         assert families.isdisjoint(imported), path
 
 
@@ -79,12 +79,12 @@ def test_families_are_imported_by_their_registry_alone() -> None:
 def test_every_name_of_a_package_is_that_of_its_module(package: str) -> None:
     module = importlib.import_module(package)
     tree = ast.parse(inspect.getsource(module))
-    block = [each for outer in tree.body if isinstance(outer, ast.If) for each in outer.body]
+    block = [node for outer in tree.body if isinstance(outer, ast.If) for node in outer.body]
     homes = {
-        name.name: str(each.module)
-        for each in block
-        if isinstance(each, ast.ImportFrom)
-        for name in each.names
+        name.name: str(node.module)
+        for node in block
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
     }
     # `open` is for mechcore.open alone: a star must not hide that of Python.
     public = set(getattr(module, "__all__", [])) - {"__version__", "Backend"}
@@ -108,17 +108,17 @@ from mechcore import effective_size, evaluate
 from mechcore.ablation import sweep
 from mechcore.attention import categories
 import mechcore.papers.cognitive.verdicts
-found = [
+functions = [
     effective_size, evaluate, sweep, categories,
     mechcore.pruning.discretise,
     mechcore.papers.cognitive.verdicts,
 ]
-print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
+print(json.dumps([[type(function).__name__, function.__module__] for function in functions]))
 """
     homes = ["subnetworks.effective_size", "evaluation.evaluate", "ablation.sweeps"]
     homes += ["attention.categories", "pruning.discretise"]
     homes += ["papers.cognitive.verdicts"]
-    assert json.loads(output_of(program)) == [["function", f"mechcore.{each}"] for each in homes]
+    assert json.loads(output_of(program)) == [["function", f"mechcore.{home}"] for home in homes]
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_what_is_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
     Partial(folder, "sweep", **FACTS).save(TENSORS, notes)
     restored = Partial(str(folder), "sweep", **FACTS).restore()
     assert restored is not None
-    tensors, found = restored
-    assert found == notes
+    tensors, kept = restored
+    assert kept == notes
     assert tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert tensors[name].dtype == tensor.dtype
@@ -191,12 +191,12 @@ def _third() -> type[Fill]:
 
 def test_fills_of_ones_own_are_known_by_their_code() -> None:
     assert known_fill("mean") == ["mean", "mechcore.masking.fills.Mean", []]
-    found = []
+    known = []
     for kind in (_Half, _third()):
         FILLS.register("own")(kind)
-        found.append(known_fill("own"))
-        assert found[-1] == known_fill("own")
+        known.append(known_fill("own"))
+        assert known[-1] == known_fill("own")
         FILLS.remove("own")
-    assert found[0][2] != found[1][2]
+    assert known[0][2] != known[1][2]
     with pytest.raises(InputError, match="partial results need a registered fill"):
         known_fill(_Half)

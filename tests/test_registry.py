@@ -12,9 +12,9 @@ GROUP = "mechcore.colours"
 
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
-    found: list[EntryPoint] = []
-    monkeypatch.setattr(registry, "entry_points", lambda group: found if group == GROUP else [])
-    return found
+    points: list[EntryPoint] = []
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == GROUP else [])
+    return points
 
 
 def colours() -> Registry[object]:

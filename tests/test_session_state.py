@@ -139,8 +139,8 @@ def answers(g: Given) -> Any:
     full = Mask.full(g.model)
     mask = Mask.stack([full, *(full.without(name) for name in HOOKED), full.only(*HOOKED)])
     with masked(g.model, mask, g.means, "resample") as run:
-        found = run(batch)
-    return [forward(g.model, batch), found, mask.values, mask.sparsity, g.means.z]
+        logits = run(batch)
+    return [forward(g.model, batch), logits, mask.values, mask.sparsity, g.means.z]
 
 
 def accuracy(g: Given) -> Any:
@@ -152,24 +152,24 @@ def accuracy(g: Given) -> Any:
 def sweeps(g: Given) -> Any:
     wanted = sets.singles(g.model, heads=False)
     engines: tuple[Literal["tree", "restart", "reference"], ...] = ("tree", "restart", "reference")
-    found = [ablate(g.model, wanted, g.data, g.means, engine=engine) for engine in engines]
-    return [found, ablation_table(found[0], n_resamples=20), information_table(found[0])]
+    swept = [ablate(g.model, wanted, g.data, g.means, engine=engine) for engine in engines]
+    return [swept, ablation_table(swept[0], n_resamples=20), information_table(swept[0])]
 
 
 def searches(g: Given) -> Any:
     options: dict[str, Any] = {"components": HOOKED[:3], "n_resamples": 20}
-    found = [
+    tables = [
         find_superadditive(*g.all, screening_by=by, max_size=2, **options).tables
         for by in ("screening", "exact")
     ]
     raced = race(g.model, sets.pairs(HOOKED), g.data, g.means, least=0.1)
-    return [found, raced]
+    return [tables, raced]
 
 
 def paths(g: Given) -> Any:
     cuts = sets.paths(HOOKED[:2], ["L2.H0", "L3.MLP", "answer"], g.model)
-    found = ablate(g.model, cuts, g.data, g.means)
-    return [found, readers_of(g.model, HOOKED[:1], g.data, g.means)]
+    ablations = ablate(g.model, cuts, g.data, g.means)
+    return [ablations, readers_of(g.model, HOOKED[:1], g.data, g.means)]
 
 
 def attention(g: Given) -> Any:
@@ -179,22 +179,22 @@ def attention(g: Given) -> Any:
 
 
 def states(g: Given) -> Any:
-    found = activations_at(g.model, g.data, ["blocks.1.hook_mlp_out"])
+    activations = activations_at(g.model, g.data, ["blocks.1.hook_mlp_out"])
     labels = g.data.examples.frame["label"].tolist()
-    return [found, decode(found["blocks.1.hook_mlp_out"][:, 0], labels, shuffles=2)]
+    return [activations, decode(activations["blocks.1.hook_mlp_out"][:, 0], labels, shuffles=2)]
 
 
 def pruned(g: Given) -> Any:
-    found = prune(g.model, TRAIN, g.means, target_sparsities=0.3, seeds=(1, 2), preset=FEW)
+    kept = prune(g.model, TRAIN, g.means, target_sparsities=0.3, seeds=(1, 2), preset=FEW)
     drawn = random_subnetworks(ModelShape.of(g.model), target_sparsities=0.3, seeds=1)
-    return [found, drawn, layer_matched(found), heuristic_core([s.mask for s in found])]
+    return [kept, drawn, layer_matched(kept), heuristic_core([s.mask for s in kept])]
 
 
 def ranked(g: Given) -> Any:
     scores = [attribution_scores(g.model, FEWER, g.means)]
     curve = faithfulness_of(g.model, scores[0], g.data, g.means)
-    found = attribution(Request(g.model, FEWER, g.means, [0.3], [1], FEW))
-    return [scores, found, curve]
+    kept = attribution(Request(g.model, FEWER, g.means, [0.3], [1], FEW))
+    return [scores, kept, curve]
 
 
 def ranked_slowly(g: Given) -> Any:
@@ -290,8 +290,8 @@ def test_numbers_do_not_depend_on_the_state_of_the_session(
         before = state_of_session()
         given = Given(tmp_path)
         for ask in asked:
-            found = dict(flat(ask(given)))
-            wrong = [k for k, v in expected[ask].items() if found.get(k) != v]
+            values = dict(flat(ask(given)))
+            wrong = [k for k, v in expected[ask].items() if values.get(k) != v]
             assert not wrong, (ask.__name__, wrong)
             assert state_of_session() == before, ask.__name__
 

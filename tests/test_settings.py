@@ -94,13 +94,13 @@ def test_counts_are_whole_and_not_too_large(value: Any) -> None:
 
 
 def test_what_the_fields_say() -> None:
-    found = entries(Outer)
-    assert [*found] == [
+    fields = entries(Outer)
+    assert [*fields] == [
         *("name", "kind", "flags", "seeds", "pair", "loose", "on", "names", "inner", "plain")
     ]
-    assert found["name"].default is MISSING
-    assert (found["kind"].optional, found["on"].optional) == (True, False)
-    groups = [found[name].group for name in ("inner", "plain", "names")]
+    assert fields["name"].default is MISSING
+    assert (fields["kind"].optional, fields["on"].optional) == (True, False)
+    groups = [fields[name].group for name in ("inner", "plain", "names")]
     assert groups == [Inner, Plain, None]
     assert entries(Plain)["size"].setting.option == "--size"
     assert Outer("a").names is not Outer("b").names
@@ -108,8 +108,8 @@ def test_what_the_fields_say() -> None:
 
 def test_values_by_their_names() -> None:
     first = Outer("n")
-    found = with_values(first, {"kind": None, "inner.rate": 0.2, "plain.size": 4})
-    assert found == Outer("n", None, inner=Inner(0.2), plain=Plain(4))
+    second = with_values(first, {"kind": None, "inner.rate": 0.2, "plain.size": 4})
+    assert second == Outer("n", None, inner=Inner(0.2), plain=Plain(4))
     preset = with_values(first, {"inner.preset": "quick", "inner.rate": 0.2})
     assert preset.inner == Inner(0.2, 3)
     assert with_values(first, {}) is first

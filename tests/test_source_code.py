@@ -70,8 +70,8 @@ class Package:
 
     def digests(self, thing: object) -> dict[str, str]:
         """Digests, by names within the package."""
-        found = code_digests([thing])
-        return {name.removeprefix(f"{self.name}."): digest for name, digest in found.items()}
+        by_name = code_digests([thing])
+        return {name.removeprefix(f"{self.name}."): digest for name, digest in by_name.items()}
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
     made = Package(tmp_path)
     made.write("__init__.py", "")
     yield made
-    for name in [each for each in sys.modules if each.partition(".")[0] == made.name]:
+    for name in [key for key in sys.modules if key.partition(".")[0] == made.name]:
         del sys.modules[name]
 
 
@@ -209,9 +209,9 @@ def test_behind_a_lazy_package(package: Package, text: str, whole: bool) -> None
 )
 def test_what_a_package_uses_of_mechcore_counts(package: Package, text: str) -> None:
     package.write("outer.py", f"{text}\ndef step(): return 1")
-    found = package.digests(package.module("outer").step)
-    assert {"outer", "mechcore.masking.means", "mechcore.components.mask"} <= set(found)
-    assert not {name for name in found if name.startswith(("mechcore.study", "mechcore.errors"))}
+    digests = package.digests(package.module("outer").step)
+    assert {"outer", "mechcore.masking.means", "mechcore.components.mask"} <= set(digests)
+    assert not {name for name in digests if name.startswith(("mechcore.study", "mechcore.errors"))}
 
 
 def test_the_main_study_does_not_depend_on_how_it_is_reported() -> None:

@@ -31,10 +31,10 @@ def heads(**changes):
 def test_a_table_is_read_as_it_was_written(tmp_path):
     table = pd.concat([heads(), heads(component="007", in_core=False)], ignore_index=True)
     write_tables(tmp_path, {"heads": table}, [HEADS])
-    found = HEADS.read(tmp_path / "heads.csv")
-    pd.testing.assert_frame_equal(found, table, check_dtype=False)
-    assert found["seed"].tolist() == [2**60 + 1] * 2
-    assert found["in_core"].dtype == bool
+    back = HEADS.read(tmp_path / "heads.csv")
+    pd.testing.assert_frame_equal(back, table, check_dtype=False)
+    assert back["seed"].tolist() == [2**60 + 1] * 2
+    assert back["in_core"].dtype == bool
 
 
 def test_missing_seeds_leave_the_others_exact(tmp_path):

@@ -59,7 +59,7 @@ def information_rows(losses: Any, threshold: Any = None, shift: Any = None) -> p
     rows = []
     for name, (loss, error) in losses.items():
         row: dict[str, Any] = {"set": name, "reason": ""}
-        moved, shifted = ((each or {}).get(name, 0.0) for each in (threshold, shift))
+        moved, shifted = ((given or {}).get(name, 0.0) for given in (threshold, shift))
         figures = ("information", loss, error), ("threshold", moved, SMALL)
         for figure, value, spread in (*figures, ("shift", shifted, SMALL)):
             row |= {f"{figure}_change": -value, f"{figure}_change_se": spread}
@@ -74,12 +74,12 @@ def means_of(model: Any, data: EncodedExamples, **options: Any) -> MeanActivatio
     return MeanActivations.compute(model, data, **{"n_samples": 0, **options})
 
 
-def assert_close(found: Ablations, expected: Ablations, atol: float = 2e-5) -> None:
+def assert_close(swept: Ablations, expected: Ablations, atol: float = 2e-5) -> None:
     """The same answers of the full model and without every set, up to rounding."""
-    assert list(found.without) == list(expected.without)
-    helpers.close(found.full.logits, expected.full.logits, atol)
-    for each, wanted in expected.without.items():
-        got = found.without[each]
+    assert list(swept.without) == list(expected.without)
+    helpers.close(swept.full.logits, expected.full.logits, atol)
+    for cut, wanted in expected.without.items():
+        got = swept.without[cut]
         np.testing.assert_array_equal(got.correct, wanted.correct)
         np.testing.assert_allclose(got.margin, wanted.margin, rtol=0, atol=atol)
         np.testing.assert_allclose(got.kl, wanted.kl, rtol=0, atol=atol)

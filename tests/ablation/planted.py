@@ -108,8 +108,8 @@ def two_domains(folder: Path, n: int = 400) -> dict[str, pd.DataFrame]:
         base = model.transformer
         for place, values in enumerate((_MEANINGS, _CLUES, {1.0: None})):
             for value, word in values.items():
-                for each in (word, _TWINS[word]) if word else _TWINS.values():
-                    base.wte.weight[vocabulary[each], 2 * place : 2 * place + 2] = torch.tensor(
+                for twin in (word, _TWINS[word]) if word else _TWINS.values():
+                    base.wte.weight[vocabulary[twin], 2 * place : 2 * place + 2] = torch.tensor(
                         [value, -value]
                     )
             attention, z = base.h[0].attn, 2 * place
@@ -134,9 +134,9 @@ def _texts(split: str, n: int, seed: int) -> pd.DataFrame:
     clue = sign * rng.choice([1, -1], n, p=[0.95, 0.05] if split != "ood" else [0.3, 0.7])
     words = [[_MEANINGS[m], _CLUES[c]] for m, c in zip(meaning, clue, strict=True)]
     if split == "ood":
-        words = [[_TWINS[word] for word in each] for each in words]
+        words = [[_TWINS[word] for word in pair] for pair in words]
     label = np.where(sign > 0, "entailment", "non-entailment")
-    return pd.DataFrame({"text": [" ".join(each) for each in words], "label": label})
+    return pd.DataFrame({"text": [" ".join(pair) for pair in words], "label": label})
 
 
 def examples(n: int = 12) -> EncodedExamples:

@@ -82,12 +82,12 @@ def test_every_metric_is_that_of_raw_hooks(both: tuple[Any, Any], engine: Any) -
     logits = {name: plain(reference, name) for name in ("", *NAMES)}
     for metric in METRICS:
         name = as_metric(metric).name
-        found = ablate(model, NAMES, ROWS, fill="zero", metric=metric, engine=engine, batch_size=3)
-        assert found.full.subsets.tolist() == [*"abababab"]
-        values = {"": found.full, **{str(cut): its for cut, its in found.without.items()}}
+        swept = ablate(model, NAMES, ROWS, fill="zero", metric=metric, engine=engine, batch_size=3)
+        assert swept.full.subsets.tolist() == [*"abababab"]
+        values = {"": swept.full, **{str(cut): its for cut, its in swept.without.items()}}
         for cut, its in values.items():
             wanted = [
-                expected(name, *each) for each in zip(logits[cut], logits[""], ROWS, strict=True)
+                expected(name, *case) for case in zip(logits[cut], logits[""], ROWS, strict=True)
             ]
             np.testing.assert_allclose(its.values(name), wanted, rtol=0, atol=2e-5, err_msg=name)
 
@@ -96,11 +96,11 @@ def test_paths_are_cut_by_any_metric(both: tuple[Any, Any]) -> None:
     cuts = ["L0.H1>answer", "L0.H1>L1.MLP", "L0.H1>L1.H2.q"]
     for metric in ("logprob", "loss"):
         options: dict[str, Any] = {"fill": "zero", "metric": metric}
-        found = ablate(both[0], [*cuts, "L0.H1"], ROWS, **options)
+        swept = ablate(both[0], [*cuts, "L0.H1"], ROWS, **options)
         alone = ablate(both[0], cuts, ROWS, engine="reference", **options)
         for cut, its in alone.without.items():
-            np.testing.assert_allclose(its.by_example, found.without[cut].by_example, atol=2e-5)
-            assert np.abs(found.changes(cut, metric)).max() > 1e-4
+            np.testing.assert_allclose(its.by_example, swept.without[cut].by_example, atol=2e-5)
+            assert np.abs(swept.changes(cut, metric)).max() > 1e-4
 
 
 # -- labelled examples ----------------------------------------------------------------------------
@@ -114,10 +114,10 @@ def test_metrics_of_classes_are_those_of_answers(cases: helpers.Cases) -> None:
         means = means_of(model, data)
         known = ablate(model, NAMES, data, means, split="ood")
         for metric in ("accuracy", "margin", "kl"):
-            found = ablate(model, NAMES, data, means, split="ood", metric=metric)
+            swept = ablate(model, NAMES, data, means, split="ood", metric=metric)
             for cut, its in known.without.items():
                 wanted = its.kl if metric == "kl" else its.values(metric)
-                np.testing.assert_allclose(found.without[cut].by_example, wanted, atol=1e-6)
+                np.testing.assert_allclose(swept.without[cut].by_example, wanted, atol=1e-6)
 
 
 # -- patching -------------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ def test_activation_patching_is_that_of_transformer_lens(hooked: Any) -> None:
             metric="logit_difference",
             engine=engine,
         )
-        found = table.set_index("set")["logit_difference"]
+        by_set = table.set_index("set")["logit_difference"]
         for layer in range(2):
-            assert found[f"L{layer}.MLP"] == pytest.approx(float(mlps[layer]), abs=1e-6)
+            assert by_set[f"L{layer}.MLP"] == pytest.approx(float(mlps[layer]), abs=1e-6)
             for head in range(4):
-                assert found[f"L{layer}.H{head}"] == pytest.approx(
+                assert by_set[f"L{layer}.H{head}"] == pytest.approx(
                     float(heads[layer, head]), abs=1e-6
                 )
 
@@ -188,16 +188,16 @@ def test_the_table_has_the_metric_with_paired_intervals(hooked: Any) -> None:
     places = ["set", "kind", "size", "data", "split", "subset", "n"]
     assert list(table.columns) == [*places, "rank", *change]
     assert table["subset"].tolist() == ["a"] * 4 + ["b"] * 4 + ["all"] * 4
-    found = ablate(hooked, NAMES, ROWS, means, metric="rank")
+    swept = ablate(hooked, NAMES, ROWS, means, metric="rank")
     [cut] = as_sets(["L1.MLP"])
-    differences = found.without[cut].by_example - found.full.by_example
-    np.testing.assert_array_equal(found.changes(cut, "rank"), differences)
+    differences = swept.without[cut].by_example - swept.full.by_example
+    np.testing.assert_array_equal(swept.changes(cut, "rank"), differences)
     interval = mean_intervals(differences[None], n_resamples=50)[0]
     row = table[(table["set"] == "L1.MLP") & (table["subset"] == "all")]
     assert row[change].to_numpy()[0] == pytest.approx([interval.mean, interval.low, interval.high])
-    assert float(row["rank"].iloc[0]) == pytest.approx(found.without[cut].by_example.mean())
-    assert "4 sets, 'id' (id), Measured(n=8, rank=" in repr(found)
-    assert "<table" in found._repr_html_()
+    assert float(row["rank"].iloc[0]) == pytest.approx(swept.without[cut].by_example.mean())
+    assert "4 sets, 'id' (id), Measured(n=8, rank=" in repr(swept)
+    assert "<table" in swept._repr_html_()
 
 
 def test_prompts_have_clusters(hooked: Any) -> None:
@@ -216,8 +216,8 @@ def test_interactions_know_which_direction_is_worse(hooked: Any) -> None:
     loss = ablate(hooked, chosen, ROWS * 4, fill="zero", metric="loss")
     gain = Metric("gain", negative, more_is_better=True, everywhere=True)
     tables = [
-        interactions(found, n_resamples=50)
-        for found in (loss, ablate(hooked, chosen, ROWS * 4, fill="zero", metric=gain))
+        interactions(swept, n_resamples=50)
+        for swept in (loss, ablate(hooked, chosen, ROWS * 4, fill="zero", metric=gain))
     ]
     one, other = (t[t["subset"] == "all"] for t in tables)
     assert set(one["metric"]) == {"loss"}
@@ -238,17 +238,17 @@ PAIRS = sets.pairs(["L0.H1", "L0.H2", "L1.H0", "L1.H3"])
 def test_races_are_by_any_metric(hooked: Any, metric: str) -> None:
     """The largest losses are rises of the loss, and falls of the log-probability."""
     options: dict[str, Any] = {"fill": "zero", "metric": metric}
-    found = race(hooked, PAIRS, ROWS * 5, largest=2, **options)
+    raced = race(hooked, PAIRS, ROWS * 5, largest=2, **options)
     singles = sets.singles(hooked, mlps=False)
     exact = ablate(hooked, [*singles, *PAIRS], ROWS * 5, **options)
     table = interactions(exact, n_resamples=2).query("subset == 'all'").set_index("set")
     losses = table["interaction"] * (1 if metric == "loss" else -1)
-    assert [str(cut) for cut in found.decided("top")] == losses.nlargest(2).index.tolist()
-    assert found.audit.empty
-    for cut, effect in found.effects.items():
-        if found.decisions.set_index("set").loc[str(cut), "exact"]:
+    assert [str(cut) for cut in raced.decided("top")] == losses.nlargest(2).index.tolist()
+    assert raced.audit.empty
+    for cut, effect in raced.effects.items():
+        if raced.decisions.set_index("set").loc[str(cut), "exact"]:
             assert effect == pytest.approx(table.loc[str(cut), "interaction"], abs=1e-5)
-    assert (found.goal.bound is None) == (metric == "accuracy")
+    assert (raced.goal.bound is None) == (metric == "accuracy")
 
 
 def test_readers_of_a_core_by_any_metric(hooked: Any) -> None:
@@ -258,11 +258,11 @@ def test_readers_of_a_core_by_any_metric(hooked: Any) -> None:
     readers = readers_of(hooked, core, rows, means, **more)
     table = core_dependence_table(beside_random(readers, hooked, core, rows, means, **more))
     cuts = [*table["receiver"].unique(), *(f"L0.H1+L0.H2>{r}" for r in table["receiver"].unique())]
-    found = sweep(hooked, cuts, rows, means, **more).query("subset == 'all'").set_index("set")
+    by_set = sweep(hooked, cuts, rows, means, **more).query("subset == 'all'").set_index("set")
     whole = table.query("subset == 'all'").set_index("receiver")
     assert set(whole["metric"]) == {"logit_difference"}
     for receiver, row in whole.iterrows():
-        changes = found.loc[[receiver, f"L0.H1+L0.H2>{receiver}"], "logit_difference_change"]
+        changes = by_set.loc[[receiver, f"L0.H1+L0.H2>{receiver}"], "logit_difference_change"]
         assert row[["change", "blind_change"]].tolist() == pytest.approx(changes.tolist(), abs=1e-5)
     assert largest_readers(table, 1) == [whole["blind_change"].abs().idxmax()]
     known = ablate(hooked, sets.singles(hooked), rows, means, **more)
@@ -273,9 +273,9 @@ def test_readers_of_a_core_by_any_metric(hooked: Any) -> None:
 
 
 def test_what_needs_labelled_examples_says_so(hooked: Any) -> None:
-    found = ablate(hooked, NAMES, ROWS, fill="zero", metric="loss")
+    swept = ablate(hooked, NAMES, ROWS, fill="zero", metric="loss")
     with pytest.raises(InputError, match=r"metric 'loss': has no .*leave metric out"):
-        information_table(found)
+        information_table(swept)
     with pytest.raises(InputError, match=r"or pass a metric to mechcore\.ablation\.sweep"):
         ablate(hooked, NAMES, ROWS, fill="zero")
 
@@ -316,13 +316,13 @@ def test_batches_and_functions(hooked: Any) -> None:
         seen.append({"logits": logits.shape, **batch})
         return logits[:, 8]
 
-    found = ablate(hooked, NAMES[:1], batches, fill="zero", metric=watched)
-    assert {tuple(each["logits"]) for each in seen} == {(1, helpers.VOCABULARY)}
-    assert [each["index"].tolist() for each in seen[::2]] == [[0], [1]]
+    swept = ablate(hooked, NAMES[:1], batches, fill="zero", metric=watched)
+    assert {tuple(call["logits"]) for call in seen} == {(1, helpers.VOCABULARY)}
+    assert [call["index"].tolist() for call in seen[::2]] == [[0], [1]]
     assert "correct" not in seen[0]
     with torch.no_grad():
         logits = hooked(BATCH["input_ids"])[0, -1]
-    assert found.full.by_example.tolist() == pytest.approx([float(logits[8])] * 2, abs=1e-6)
+    assert swept.full.by_example.tolist() == pytest.approx([float(logits[8])] * 2, abs=1e-6)
     known = ablate(hooked, NAMES[:1], batches, fill="zero", metric="logprob").full.by_example
     assert known == pytest.approx(logits.double().log_softmax(-1)[[8, 9]].numpy(), abs=1e-6)
 
@@ -354,5 +354,5 @@ def test_a_metric_by_name_can_be_resumed(hooked: Any, tmp_path: Path) -> None:
 def test_precision_of_all_positions(both: tuple[Any, Any]) -> None:
     with pytest.raises(InputError, match=r"a metric of all positions .* leave precision out"):
         ablate(both[0], NAMES, ROWS, fill="zero", metric="loss", precision="bfloat16")
-    found = ablate(both[0], NAMES, ROWS, fill="zero", metric="logprob", precision="bfloat16")
-    assert found.agreement is not None
+    swept = ablate(both[0], NAMES, ROWS, fill="zero", metric="logprob", precision="bfloat16")
+    assert swept.agreement is not None

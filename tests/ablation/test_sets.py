@@ -16,8 +16,8 @@ SHAPE = ModelShape(2, 3)
 ATTENTION_ONLY = ModelShape(2, 2, has_mlps=False)
 
 
-def names(found: list[ComponentSet]) -> list[str]:
-    return [str(each) for each in found]
+def names(chosen: list[ComponentSet]) -> list[str]:
+    return [str(cut) for cut in chosen]
 
 
 def test_ready_sets_written_out() -> None:
@@ -26,19 +26,19 @@ def test_ready_sets_written_out() -> None:
     assert names(sets.singles(SHAPE, heads=False)) == ["L0.MLP", "L1.MLP"]
     assert set(names(sets.singles(SHAPE))) == {*heads, "L0.MLP", "L1.MLP"}
     assert names(sets.singles(ATTENTION_ONLY)) == ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
-    found = sets.pairs(["1.0", "L0.MLP", "0.2", "0.2"])
-    assert names(found) == ["L0.H2+L0.MLP", "L0.H2+L1.H0", "L0.MLP+L1.H0"]
-    found = names(sets.subsets(["1.0", "0.2", "0.mlp"]))
+    cuts = sets.pairs(["1.0", "L0.MLP", "0.2", "0.2"])
+    assert names(cuts) == ["L0.H2+L0.MLP", "L0.H2+L1.H0", "L0.MLP+L1.H0"]
+    cuts = names(sets.subsets(["1.0", "0.2", "0.mlp"]))
     pairs = ["L0.H2+L0.MLP", "L0.H2+L1.H0", "L0.MLP+L1.H0"]
-    assert found == ["L0.H2", "L0.MLP", "L1.H0", *pairs, "L0.H2+L0.MLP+L1.H0"]
-    assert names(sets.subsets(["1.0", "0.2", "0.mlp"], sizes=[3, 1])) == [found[-1], *found[:3]]
+    assert cuts == ["L0.H2", "L0.MLP", "L1.H0", *pairs, "L0.H2+L0.MLP+L1.H0"]
+    assert names(sets.subsets(["1.0", "0.2", "0.mlp"], sizes=[3, 1])) == [cuts[-1], *cuts[:3]]
 
 
 @given(st.integers(1, 8))
 def test_subsets_are_all_different(n: int) -> None:
-    found = sets.subsets([Component(0, i) for i in range(n)])
-    assert len(set(found)) == len(found) == 2**n - 1
-    assert Counter(map(len, found)) == {k: math.comb(n, k) for k in range(1, n + 1)}
+    subsets = sets.subsets([Component(0, i) for i in range(n)])
+    assert len(set(subsets)) == len(subsets) == 2**n - 1
+    assert Counter(map(len, subsets)) == {k: math.comb(n, k) for k in range(1, n + 1)}
 
 
 def test_more_than_ten_components_need_sizes() -> None:
@@ -63,30 +63,30 @@ LARGE = ModelShape(3, 8)
 
 @given(st.integers(0, 1000))
 def test_random_sets_match_layer_by_layer(seed: int) -> None:
-    found = sets.matched_random(CHOSEN, LARGE, 4, seed=seed)
-    assert list(found) == ["random 1", "random 2", "random 3", "random 4"]
-    for each in found.values():
-        heads = [c for c in each.components if c.is_head]
+    drawn = sets.matched_random(CHOSEN, LARGE, 4, seed=seed)
+    assert list(drawn) == ["random 1", "random 2", "random 3", "random 4"]
+    for cut in drawn.values():
+        heads = [c for c in cut.components if c.is_head]
         assert Counter(c.layer for c in heads) == {0: 2}
-        assert len(each) == 3  # MLPs match in number, in whichever layer
-        assert not set(map(str, each.components)) & {"L0.H1", "L0.H2", "L2.MLP"}
-        assert all(LARGE.index(c) for c in each.components)
+        assert len(cut) == 3  # MLPs match in number, in whichever layer
+        assert not set(map(str, cut.components)) & {"L0.H1", "L0.H2", "L2.MLP"}
+        assert all(LARGE.index(c) for c in cut.components)
 
 
 def test_random_sets_differ_and_follow_the_seed() -> None:
-    found = sets.matched_random(CHOSEN, LARGE, 20, seed=1)
-    assert len(set(found.values())) == 20
-    assert found == sets.matched_random(CHOSEN, LARGE, 20, seed=1)
-    assert found != sets.matched_random(CHOSEN, LARGE, 20, seed=2)
-    layers = {c.layer for each in found.values() for c in each.components if not c.is_head}
+    drawn = sets.matched_random(CHOSEN, LARGE, 20, seed=1)
+    assert len(set(drawn.values())) == 20
+    assert drawn == sets.matched_random(CHOSEN, LARGE, 20, seed=1)
+    assert drawn != sets.matched_random(CHOSEN, LARGE, 20, seed=2)
+    layers = {c.layer for cut in drawn.values() for c in cut.components if not c.is_head}
     assert layers == {0, 1}
     assert sets.matched_random(CHOSEN, LARGE, 0) == {}
 
 
 def test_random_sets_where_few_or_none_are_left() -> None:
     # One head is left beside two of three, so there is one set without the MLP.
-    found = sets.matched_random(["0.0"], ModelShape(1, 2), 1)
-    assert [str(each) for each in found.values()] == ["L0.H1"]
+    drawn = sets.matched_random(["0.0"], ModelShape(1, 2), 1)
+    assert [str(cut) for cut in drawn.values()] == ["L0.H1"]
     with pytest.raises(InputError, match="only 1 distinct ones exist, 2 requested"):
         sets.matched_random(["0.0"], ModelShape(1, 2), 2)
     with pytest.raises(
@@ -101,8 +101,8 @@ def test_random_sets_where_few_or_none_are_left() -> None:
             sets.matched_random([name], SHAPE)
     with pytest.raises(InputError, match="no MLPs"):
         sets.matched_random(["0.mlp"], ATTENTION_ONLY)
-    found = sets.matched_random(["0.0"], ATTENTION_ONLY, 1)
-    assert [str(each) for each in found.values()] == ["L0.H1"]
+    drawn = sets.matched_random(["0.0"], ATTENTION_ONLY, 1)
+    assert [str(cut) for cut in drawn.values()] == ["L0.H1"]
 
 
 def test_fewer_random_sets_where_there_are_no_more() -> None:

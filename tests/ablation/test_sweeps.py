@@ -42,13 +42,13 @@ def bert(cases: Cases) -> dict[str, Any]:
     return {"model": model, "sets": NAMES, "data": data, "means": means, "split": "ood"}
 
 
-def assert_equal(found: Ablations, expected: Ablations) -> None:
+def assert_equal(swept: Ablations, expected: Ablations) -> None:
     """Bit for bit."""
-    assert list(found.without) == list(expected.without)
-    assert torch.equal(found.full.logits, expected.full.logits)
-    for each in expected.without:
+    assert list(swept.without) == list(expected.without)
+    assert torch.equal(swept.full.logits, expected.full.logits)
+    for cut in expected.without:
         for name in ("correct", "margin", "kl", "logits"):
-            values = [getattr(a.without[each], name) for a in (found, expected)]
+            values = [getattr(a.without[cut], name) for a in (swept, expected)]
             np.testing.assert_array_equal(*values)
 
 
@@ -64,15 +64,15 @@ def test_sets_are_lists_names_masks_components_and_dicts() -> None:
         "L0.H3+L1.H0": ("1.0", Component(0, 3)),
         "nothing": [],
     }
-    found = as_sets(iter(given.values()))
-    assert [str(each) for each in found] == [*given]
-    assert [each.name for each in found] == [None] * 8
-    assert found[1].components == (Component(0, 1), Component(1))
+    chosen = as_sets(iter(given.values()))
+    assert [str(cut) for cut in chosen] == [*given]
+    assert [cut.name for cut in chosen] == [None] * 8
+    assert chosen[1].components == (Component(0, 1), Component(1))
     assert as_sets([]) == []
     mask = Mask.full(ModelShape(2, 4)).without("0.0", "1.0")
     named = as_sets({"core": "0.1+1.1", "rest": mask, "one": ["0.2"], "none": []})
-    assert [str(each) for each in named] == ["core", "rest", "one", "none"]
-    assert [len(each) for each in named] == [2, 2, 1, 0]
+    assert [str(cut) for cut in named] == ["core", "rest", "one", "none"]
+    assert [len(cut) for cut in named] == [2, 2, 1, 0]
     # The name is only a label: two sets of the same components are the same.
     assert named[0] == ComponentSet.of(["0.1", "1.1"])
     assert str(ComponentSet.of(named[0], "again")) == "again"
@@ -117,10 +117,10 @@ def edited_logits(reference: Any, data: EncodedExamples, means: Any, names: str)
         if data.token_type_ids is not None:
             inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
         with torch.no_grad():
-            found = model(**inputs).logits
+            answer = model(**inputs).logits
         if data.answers is not None:
-            found = found[:, -1, [token for (token,) in data.answers.values()]]
-        logits.append(found)
+            answer = answer[:, -1, [token for (token,) in data.answers.values()]]
+        logits.append(answer)
     return torch.cat(logits)
 
 
@@ -130,14 +130,14 @@ def check_against_edits(model: Any, reference: Any, name: str, fill: Any) -> Non
     logits = {n: edited_logits(reference, data, means, n) for n in ("", *NAMES)}
     for engine in ("auto", "reference"):
         options: dict[str, Any] = {"fill": fill, "engine": engine, "split": "ood", "batch_size": 3}
-        found = ablate(model, list(NAMES), data, means, **options)
-        assert (found.data, found.split, found.agreement) == ("few", "ood", None)
-        assert found.full.subsets.tolist() == ["u", "v", "u", "v", "v", "v", "u"]
-        truth = {n: replace(found.full, logits=each) for n, each in logits.items()}
-        torch.testing.assert_close(found.full.logits, logits[""], rtol=0, atol=2e-5)
-        assert list(map(str, found.without)) == list(NAMES)
-        for each, got in found.without.items():
-            wanted = truth[str(each)]
+        swept = ablate(model, list(NAMES), data, means, **options)
+        assert (swept.data, swept.split, swept.agreement) == ("few", "ood", None)
+        assert swept.full.subsets.tolist() == ["u", "v", "u", "v", "v", "v", "u"]
+        truth = {n: replace(swept.full, logits=exact) for n, exact in logits.items()}
+        torch.testing.assert_close(swept.full.logits, logits[""], rtol=0, atol=2e-5)
+        assert list(map(str, swept.without)) == list(NAMES)
+        for cut, got in swept.without.items():
+            wanted = truth[str(cut)]
             np.testing.assert_array_equal(got.correct, wanted.correct)
             np.testing.assert_allclose(got.margin, wanted.margin, rtol=0, atol=4e-5)
             np.testing.assert_allclose(
@@ -200,8 +200,8 @@ def test_plain_batches_are_swept_alike(cases: Cases, name: str, fill: Any, tmp_p
     if name != "gpt2-lm":
         torch.testing.assert_close(tree.full.logits, whole.full.logits, rtol=0, atol=1e-5)
         if fill == "mean":
-            for each, answers in whole.without.items():
-                np.testing.assert_allclose(tree.without[each].kl, answers.kl, rtol=0, atol=1e-5)
+            for cut, answers in whole.without.items():
+                np.testing.assert_allclose(tree.without[cut].kl, answers.kl, rtol=0, atol=1e-5)
     for given in (iter(batches), batches):
         assert_equal(ablate(model, NAMES, given, means, state=tmp_path, **options), tree)
     assert len(list(tmp_path.iterdir())) == 1
@@ -211,10 +211,10 @@ def test_plain_batches_are_swept_alike(cases: Cases, name: str, fill: Any, tmp_p
 
 def test_the_empty_set_is_the_full_model_and_limits_do_not_matter(bert: dict[str, Any]) -> None:
     for engine in ("tree", "restart", "reference"):
-        found = ablate(**{**bert, "sets": [[], "0.1"], "engine": engine})
-        nothing = found.without[ComponentSet(())]
-        np.testing.assert_array_equal(nothing.correct, found.full.correct)
-        np.testing.assert_allclose(nothing.margin, found.full.margin, rtol=0, atol=1e-5)
+        swept = ablate(**{**bert, "sets": [[], "0.1"], "engine": engine})
+        nothing = swept.without[ComponentSet(())]
+        np.testing.assert_array_equal(nothing.correct, swept.full.correct)
+        np.testing.assert_allclose(nothing.margin, swept.full.margin, rtol=0, atol=1e-5)
         np.testing.assert_allclose(nothing.kl, 0, atol=1e-9)
     expected = ablate(**bert, engine="reference")
     limits = ({"batch_size": 1, "max_tokens": 50}, {"batch_size": 3}, {"max_tokens": 1})
@@ -277,10 +277,10 @@ def test_other_models_are_restarted(tmp_path: Path, capsys: pytest.CaptureFixtur
     means = means_of(windowed, data)
     options: dict[str, Any] = {"split": "ood", "batch_size": 1}
     with progress.shown():
-        found = ablate(windowed, NAMES, data, means, **options)
+        swept = ablate(windowed, NAMES, data, means, **options)
     assert capsys.readouterr().err.splitlines()[-1] == "ablate on few (engine 'restart'): 100 %"
-    assert_equal(found, ablate(windowed, NAMES, data, means, engine="restart", **options))
-    assert_close(found, ablate(windowed, NAMES, data, means, engine="reference", **options))
+    assert_equal(swept, ablate(windowed, NAMES, data, means, engine="restart", **options))
+    assert_close(swept, ablate(windowed, NAMES, data, means, engine="reference", **options))
     message = "found a mistral with a sliding window of 4 positions; .*; engine='restart' runs"
     with pytest.raises(InputError, match=message):
         ablate(windowed, NAMES, data, means, engine="tree")
@@ -303,8 +303,8 @@ def test_a_model_that_does_not_compute_what_its_weights_say(
     handle = inner.register_forward_hook(lambda module, args, output: 1.5 * output)
     with pytest.raises(MechcoreError, match=message):
         ablate(model, NAMES, data, means, engine=engine, split="ood")
-    found = ablate(model, NAMES, data, means, engine="reference", split="ood")
-    assert (found.full.logits - plain.full.logits).abs().max() > 1e-2
+    swept = ablate(model, NAMES, data, means, engine="reference", split="ood")
+    assert (swept.full.logits - plain.full.logits).abs().max() > 1e-2
     handle.remove()
     assert_close(ablate(model, NAMES, data, means, engine=engine, split="ood"), plain)
     model.add_hook(hook_mlp_out(0), lambda x, hook: 2 * x)
@@ -428,9 +428,9 @@ def test_other_sweeps_take_nothing_from_a_state(
         assert len(list(tmp_path.iterdir())) == n_files, changes
     # Names, the table's options and how much runs at a time do not matter.
     runs.until(1, AssertionError)
-    named = {f"set {i}": each for i, each in enumerate(NAMES)}
-    found = ablate(**{**bert, "sets": named}, fill="resample", state=tmp_path, max_tokens=7)
-    assert [str(each) for each in found.without] == list(named)
+    named = {f"set {i}": name for i, name in enumerate(NAMES)}
+    swept = ablate(**{**bert, "sets": named}, fill="resample", state=tmp_path, max_tokens=7)
+    assert [str(cut) for cut in swept.without] == list(named)
 
 
 @pytest.mark.parametrize(
@@ -440,19 +440,19 @@ def test_half_precision_is_close_and_says_so(cases: Cases, name: str, precision:
     model, data = cases.get(name).model, encoded(name)
     means = means_of(model, data)
     options: dict[str, Any] = {"split": "ood", "batch_size": 3}
-    found = ablate(model, MANY, data, means, precision=precision, **options)
+    half = ablate(model, MANY, data, means, precision=precision, **options)
     plain = ablate(model, MANY, data, means, **options)
     assert plain.agreement is None
-    assert found.agreement is not None
-    assert 0.9 <= found.agreement <= 1
+    assert half.agreement is not None
+    assert 0.9 <= half.agreement <= 1
     scale = float(plain.full.logits.abs().max())
-    torch.testing.assert_close(found.full.logits, plain.full.logits, rtol=0, atol=0.05 * scale)
-    assert not torch.equal(found.full.logits, plain.full.logits)
+    torch.testing.assert_close(half.full.logits, plain.full.logits, rtol=0, atol=0.05 * scale)
+    assert not torch.equal(half.full.logits, plain.full.logits)
     same = []
-    for each, answers in plain.without.items():
-        margins = (answers.margin, found.without[each].margin)
+    for cut, answers in plain.without.items():
+        margins = (answers.margin, half.without[cut].margin)
         np.testing.assert_allclose(*margins, rtol=0, atol=0.1 * scale)
-        same.append(np.mean(answers.correct == found.without[each].correct))
+        same.append(np.mean(answers.correct == half.without[cut].correct))
     assert np.mean(same) > 0.9
 
 
@@ -475,8 +475,8 @@ def test_agreement_is_the_share_of_equal_answers_on_a_sample(
     monkeypatch.setattr(ENGINE.TreeEngine, "_logits", spoilt)
     monkeypatch.setattr(ENGINE, "SAMPLE", sample)
     monkeypatch.setattr(ENGINE, "SHARE_OF_SAMPLE", 9.5 / 42)
-    found = ablate(**bert, precision="bfloat16", batch_size=64)
-    assert found.agreement == 0
+    swept = ablate(**bert, precision="bfloat16", batch_size=64)
+    assert swept.agreement == 0
     assert asked == [(size, size), (6, 7)]  # some sets and examples, then all
 
 
@@ -489,9 +489,9 @@ def test_texts_that_end_in_the_padding_token(architecture: str, engine: Any, cas
     rows[6][-1:] = rows[7][-2:] = helpers.PAD  # not among those that engines are checked on
     batch = helpers.padded(rows) | {"labels": torch.arange(8) % 3}
     means = MeanActivations.compute(case.model, [batch], n_samples=0)
-    found = ablate(case.model, [["L0.H1"]], [batch], means, engine=engine)
+    swept = ablate(case.model, [["L0.H1"]], [batch], means, engine=engine)
     edited = helpers.edited(case.reference, {(0, 1): means.z[0, 1]}, {})
-    (without,) = found.without.values()
-    for model, answers in ((case.reference, found.full), (edited, without)):
+    (without,) = swept.without.values()
+    for model, answers in ((case.reference, swept.full), (edited, without)):
         expected = helpers.reference_logits(model, rows)
         np.testing.assert_allclose(answers.logits, expected, rtol=0, atol=1e-5)

@@ -147,7 +147,7 @@ def interval_ends(
     """
     n, mean = len(mass), sum(mass) / sum(count)
     residuals = [m - mean * c for m, c in zip(mass, count, strict=True)]
-    variance = sum(each**2 for each in residuals) / (n - 1)
+    variance = sum(residual**2 for residual in residuals) / (n - 1)
     reach = float(stats.t(n - 1).ppf(0.975)) * (n * variance) ** 0.5 / sum(count)
     low, high = np.nanquantile(resampled, [0.025, 0.975])
     return min(low, max(mean - reach, 0)), max(high, min(mean + reach, 1))

@@ -122,15 +122,15 @@ def test_batch_without_words_is_an_error() -> None:
 def claimed(tokens: TokenInfo) -> dict[str, list[str]]:
     """For each category a row per query: ``x`` where the key belongs to it."""
     return {
-        name: ["".join("x" if each else "." for each in row) for row in pairs[0].tolist()]
+        name: ["".join("x" if hit else "." for hit in row) for row in pairs[0].tolist()]
         for name, pairs in claims(tokens).items()
     }
 
 
 def test_claims_of_two_segments_overlap() -> None:
     # "[CLS] a [SEP] a a [SEP]" and padding: the first a of the second text comes just after [SEP]
-    found = claimed(tokens_of("^a|aa|.", "-0-11--"))
-    assert found == {
+    rows = claimed(tokens_of("^a|aa|.", "-0-11--"))
+    assert rows == {
         "first": ["x......"] * 6 + ["......."],
         "separator": ["..x..x."] * 6 + ["......."],
         "self": ["x......", ".x.....", "..x....", "...x...", "....x..", ".....x.", "......."],
@@ -142,8 +142,8 @@ def test_claims_of_two_segments_overlap() -> None:
 
 def test_claims_of_a_causal_model() -> None:
     # What follows the last b is b itself: the third query attends to itself by induction, too.
-    found = claimed(tokens_of("abbab", "00000", causal=True))
-    assert found == {
+    rows = claimed(tokens_of("abbab", "00000", causal=True))
+    assert rows == {
         "first": ["x...."] * 5,
         "separator": ["....."] * 5,
         "self": ["x....", ".x...", "..x..", "...x.", "....x"],

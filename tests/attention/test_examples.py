@@ -41,8 +41,8 @@ def model() -> Any:
 def test_patterns_are_those_of_hugging_face(model: Any) -> None:
     data, tokenizer = encoded(PAIRS), tiny_world.encoder_tokenizer()
     table = pd.DataFrame({"component": ["L1.H2", "L3.H0"], "category": ["next", "mixed"]})
-    found = attention_examples(model, data, tokenizer, ["L3.H0", "1.2"], row=1, categories=table)
-    assert [(each.component, each.category) for each in found] == [
+    shown = attention_examples(model, data, tokenizer, ["L3.H0", "1.2"], row=1, categories=table)
+    assert [(view.component, view.category) for view in shown] == [
         ("L3.H0", "mixed"),
         ("L1.H2", "next"),
     ]
@@ -53,12 +53,12 @@ def test_patterns_are_those_of_hugging_face(model: Any) -> None:
     with torch.no_grad():
         attentions = plain.eval()(**inputs, output_attentions=True).attentions
     slept = ["the", "baker", "slept"]
-    for each, (layer, head) in zip(found, [(3, 0), (1, 2)], strict=True):
-        assert each.tokens == ["[CLS]", *slept, "[SEP]", *slept, "[SEP]"]
-        assert each.segments == [-1, 0, 0, 0, -1, 1, 1, 1, -1]
-        assert not each.causal
+    for example, (layer, head) in zip(shown, [(3, 0), (1, 2)], strict=True):
+        assert example.tokens == ["[CLS]", *slept, "[SEP]", *slept, "[SEP]"]
+        assert example.segments == [-1, 0, 0, 0, -1, 1, 1, 1, -1]
+        assert not example.causal
         expected = attentions[layer][0, head].numpy()
-        np.testing.assert_allclose(each.pattern, expected, atol=1e-4)
+        np.testing.assert_allclose(example.pattern, expected, atol=1e-4)
 
 
 def test_heads_of_decoders_are_causal() -> None:
@@ -66,10 +66,10 @@ def test_heads_of_decoders_are_causal() -> None:
     tokenizer = tiny_world.decoder_tokenizer()
     ask = {"prompt": tiny_world.DECODER_PROMPT, "answers": tiny_world.DECODER_ANSWERS}
     data = helpers.encoded_of(PAIRS, tokenizer=tokenizer, words=True, **ask)
-    (found,) = attention_examples(decoder, data, tokenizer, ["L0.H1"])
-    assert found.causal
-    assert found.category == ""
-    pattern = np.array(found.pattern)
+    (example,) = attention_examples(decoder, data, tokenizer, ["L0.H1"])
+    assert example.causal
+    assert example.category == ""
+    pattern = np.array(example.pattern)
     assert (np.triu(pattern, 1) == 0).all()
     np.testing.assert_allclose(pattern.sum(1), 1, atol=1e-2)
 
@@ -101,12 +101,12 @@ def test_tokens_of_byte_level_tokenizers_are_readable() -> None:
     tokenizer = byte_level()
     ids = tokenizer("a cat\n saw\tcaf\u00e9 <s>", add_special_tokens=False)["input_ids"]
     pieces = tokenizer.convert_ids_to_tokens(ids)
-    found = dict(zip(pieces, readable_tokens(tokenizer, ids), strict=True))
-    assert found["\u010a"] == "\u23ce"
-    assert found["\u0109"] == "\u21e5"
-    assert found["<s>"] == "<s>"
-    assert all(text == text.strip() and text for text in found.values())
-    assert not any("\u0120" in text for text in found.values())
+    readable = dict(zip(pieces, readable_tokens(tokenizer, ids), strict=True))
+    assert readable["\u010a"] == "\u23ce"
+    assert readable["\u0109"] == "\u21e5"
+    assert readable["<s>"] == "<s>"
+    assert all(text == text.strip() and text for text in readable.values())
+    assert not any("\u0120" in text for text in readable.values())
 
 
 def heads() -> pd.DataFrame:

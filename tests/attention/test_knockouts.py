@@ -153,11 +153,11 @@ def test_a_knockout_is_minus_infinity_on_the_scores_of_its_heads(
 ) -> None:
     for category in ("repeated", "previous"):
         hidden = case.pairs[category]
-        found = case.without(heads, knockout(category))
-        close(found, by_hand(case.plain, case.name, heads, hidden, case.batch))
-        close(found, case.without(heads, knockout(category, otherwise="zero")), atol=0)
+        logits = case.without(heads, knockout(category))
+        close(logits, by_hand(case.plain, case.name, heads, hidden, case.batch))
+        close(logits, case.without(heads, knockout(category, otherwise="zero")), atol=0)
         if heads[0] != "L1.H3":  # in the last layer one position alone is read
-            assert (found - case.without([], "zero")).abs().max() > 1e-4
+            assert (logits - case.without([], "zero")).abs().max() > 1e-4
 
 
 def test_of_nothing_it_is_the_same_to_the_last_bit(case: Case) -> None:
@@ -170,8 +170,8 @@ def test_a_query_that_attends_to_nothing_else_puts_out_the_fill(case: Case) -> N
     everything = register_everything()
     try:
         for fill in ("mean", "zero"):
-            found = case.without(["L0.H1", "L1.H3"], knockout(everything, otherwise=fill))
-            close(found, case.without(["L0.H1", "L1.H3"], fill))
+            logits = case.without(["L0.H1", "L1.H3"], knockout(everything, otherwise=fill))
+            close(logits, case.without(["L0.H1", "L1.H3"], fill))
         dropped = knockout(everything, renormalise=False)
         close(case.without(["L0.H1"], dropped), case.without(["L0.H1"], "zero"))
     finally:
@@ -195,7 +195,7 @@ def test_as_much_of_other_attention_is_hidden_key_after_key(case: Case, renormal
     """By a plain loop over rows, queries and keys in the order that was drawn."""
     fill = other_keys("repeated", renormalise=renormalise)(case.model, case.means, 3)
     fill.prepare(case.batch)
-    found = fill.values("z", 0, case.batch["attention_mask"], None)[:, :, 1]
+    output = fill.values("z", 0, case.batch["attention_mask"], None)[:, :, 1]
     pattern, values = seen_of(case, "hook_pattern")[:, 1], seen_of(case, "hook_v")
     v = values[:, :, values.shape[2] * 1 // helpers.N_HEADS]
     expected, hidden = seen_of(case, "hook_z")[:, :, 1].clone(), case.pairs["repeated"]
@@ -208,9 +208,9 @@ def test_as_much_of_other_attention_is_hidden_key_after_key(case: Case, renormal
                 weights[key] -= gone
                 left -= gone
         expected[row, query] = (weights / (weights.sum() if renormalise else 1)) @ v[row]
-    close(found, expected)
+    close(output, expected)
     real = hidden.any(-1)
-    assert (found - seen_of(case, "hook_z")[:, :, 1])[real].abs().max() > 1e-4
+    assert (output - seen_of(case, "hook_z")[:, :, 1])[real].abs().max() > 1e-4
 
 
 def test_keys_are_drawn_by_example_and_seed(case: Case) -> None:
@@ -228,18 +228,18 @@ def test_masses_are_those_of_a_plain_loop(case: Case) -> None:
     data = examples(case.name)
     (batch,) = data.batches(8)
     tokens = TokenInfo.of(batch, causal=is_causal(case.model))
-    found, pattern = masses(case.model, data), seen_of(case, "hook_pattern", batch)[:, 2]
+    by_head, pattern = masses(case.model, data), seen_of(case, "hook_pattern", batch)[:, 2]
     for name, hidden in claims(tokens, OF_TEXTS).items():
         every = [
             float(pattern[row, query][hidden[row, query]].sum())
             for row, query in hidden.any(-1).nonzero().tolist()
         ]
         if not every:
-            assert ("L0.H2", name) not in found
+            assert ("L0.H2", name) not in by_head
             continue
         matched = sum(min(mass, 1 - mass) for mass in every) / sum(every)
         expected = {"mass": sum(every) / len(every), "control_mass": matched}
-        assert found["L0.H2", name] == pytest.approx(expected, abs=1e-5)
+        assert by_head["L0.H2", name] == pytest.approx(expected, abs=1e-5)
 
 
 def register_everything() -> str:
@@ -302,9 +302,9 @@ def test_several_heads_are_ablated_as_they_run(case: Case) -> None:
     batch = {**case.batch, "labels": torch.arange(5) % 3}
     both, fill = ["L0.H1", "L1.H0"], knockout("previous")
     options: dict[str, Any] = {"fill": fill, "class_names": CLASSES, "split": "ood"}
-    found = ablate(case.model, [both], [batch], case.means, **options).without
+    by_set = ablate(case.model, [both], [batch], case.means, **options).without
     expected = by_hand(case.plain, case.name, both, case.pairs["previous"], batch)
-    (without,) = found.values()
+    (without,) = by_set.values()
     close(of(without), expected)
     with pytest.raises(InputError, match="use engine='reference'"):
         ablate(case.model, [both], [batch], case.means, engine="tree", **options)
@@ -356,9 +356,9 @@ def test_a_hooked_transformer_with_its_own_scores_hidden(cases: helpers.Cases) -
 
     mask = Mask.full(model).without("L0.H2")
     with masked(model, mask, fill=knockout("repeated", otherwise="zero")) as run, torch.no_grad():
-        found = run(batch)
+        logits = run(batch)
     inputs = {"attention_mask": batch["attention_mask"], "return_type": "logits"}
     with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.0.attn.hook_attn_scores", hide)]):
         expected = model(batch["input_ids"], **inputs)
     real = batch["attention_mask"].bool()
-    close(found[real], expected[real])
+    close(logits[real], expected[real])

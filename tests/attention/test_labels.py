@@ -98,29 +98,29 @@ def heads() -> pd.DataFrame:
 
 @pytest.mark.parametrize("head", ["L0.H0", "0.1", Component(0, 2)])
 def test_an_explanation_holds_the_figures_of_the_table(heads: pd.DataFrame, head: Any) -> None:
-    found = explain(heads, head)
+    explanation = explain(heads, head)
     name = str(Component.parse(head))
     row = heads[heads["component"] == name].iloc[0]
-    assert found.component == name
+    assert explanation.component == name
     measures = ["mass", "low", "high", "uniform", "ratio", "sd", "examples"]
-    assert list(found.table.columns) == ["category", *measures, "mass_passes", "ratio_passes"]
-    assert sorted(found.table["category"]) == sorted(ENCODER[:-1])
-    for _, line in found.table.iterrows():
+    assert list(explanation.table.columns) == ["category", *measures, "mass_passes", "ratio_passes"]
+    assert sorted(explanation.table["category"]) == sorted(ENCODER[:-1])
+    for _, line in explanation.table.iterrows():
         for measure in measures:
             expected = row[f"{measure}_{line['category']}"]
             assert line[measure] == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
         assert line["mass_passes"] == (line["mass"] >= 0.25)
         assert line["ratio_passes"] == (line["ratio"] >= 3)
-    assert found.table["mass"].is_monotonic_decreasing
-    assert found.category == categorise(heads).set_index("component")["category"][name]
+    assert explanation.table["mass"].is_monotonic_decreasing
+    assert explanation.category == categorise(heads).set_index("component")["category"][name]
 
 
 def test_a_reason_says_what_passed_and_what_to_compare_it_with(heads: pd.DataFrame) -> None:
     # Attention to the previous token is 1 where there is one; uniform attention gives it 1/9 for 64
     # queries of eight examples and 1/8 for 28 of four: 1 / ((64 / 9 + 28 / 8) / 92) = 8.67.
-    found = explain(heads, "L0.H0")
-    assert found.category == "previous"
-    assert found.reason == (
+    explanation = explain(heads, "L0.H0")
+    assert explanation.category == "previous"
+    assert explanation.reason == (
         "L0.H0 is previous: queries with such a key put 1.00 [1.00, 1.00] of their attention on "
         "it, 8.7 times uniform (12 examples; the rule: mass of at least 0.25 and 3 times that of "
         "uniform)."
@@ -138,9 +138,9 @@ def test_a_reason_says_that_there_are_too_few_examples_for_an_interval() -> None
 
 
 def test_a_reason_names_further_labels(heads: pd.DataFrame) -> None:
-    found = explain(heads, "L0.H2")
-    assert found.category == "first"
-    assert found.reason.endswith(" Less, but enough, goes to previous.")
+    explanation = explain(heads, "L0.H2")
+    assert explanation.category == "first"
+    assert explanation.reason.endswith(" Less, but enough, goes to previous.")
     only = explain(heads, "L0.H2", Thresholds(mass=0.5))
     assert only.reason.endswith("; the rule: mass of at least 0.5 and 3 times that of uniform).")
     # With a ratio that the first token does not reach, the other one is the label.
@@ -148,10 +148,10 @@ def test_a_reason_names_further_labels(heads: pd.DataFrame) -> None:
 
 
 def test_a_reason_for_no_label_names_the_largest_mass(heads: pd.DataFrame) -> None:
-    found = explain(heads, "L0.H1")
-    top = found.table.iloc[0]
-    assert found.category == "mixed"
-    assert found.reason == (
+    explanation = explain(heads, "L0.H1")
+    top = explanation.table.iloc[0]
+    assert explanation.category == "mixed"
+    assert explanation.reason == (
         "L0.H1 is mixed: no category reaches mass of at least 0.25 and 3 times that of uniform "
         f"attention; the most attention goes to {top['category']}, {top['mass']:.2f}, "
         f"{top['ratio']:.1f} times uniform."
@@ -161,9 +161,9 @@ def test_a_reason_for_no_label_names_the_largest_mass(heads: pd.DataFrame) -> No
 
 def test_a_reason_where_nothing_is_defined() -> None:
     given = scores(mass_next=[NAN], ratio_next=[NAN]).assign(component="L0.H0")
-    found = explain(given, "0.0")
-    assert found.reason == "L0.H0 is mixed: no category is defined for these inputs."
-    assert not found.table[["mass_passes", "ratio_passes"]].any(axis=None)
+    explanation = explain(given, "0.0")
+    assert explanation.reason == "L0.H0 is mixed: no category is defined for these inputs."
+    assert not explanation.table[["mass_passes", "ratio_passes"]].any(axis=None)
 
 
 NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])
@@ -171,17 +171,17 @@ NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])
 
 @given(st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40))
 def test_kappa_is_that_of_scikit_learn(pairs: list[tuple[str, str]]) -> None:
-    first, second = (list(each) for each in zip(*pairs, strict=True))
-    found = label_agreement(first, second)
-    assert found.n == len(pairs)
-    assert found.share == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
+    first, second = (list(labels) for labels in zip(*pairs, strict=True))
+    agreement = label_agreement(first, second)
+    assert agreement.n == len(pairs)
+    assert agreement.share == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
     if len({*first, *second}) == 1:
-        assert math.isnan(found.kappa)
+        assert math.isnan(agreement.kappa)
     else:
-        assert found.kappa == pytest.approx(cohen_kappa_score(first, second), abs=1e-12)
+        assert agreement.kappa == pytest.approx(cohen_kappa_score(first, second), abs=1e-12)
     reversed_ = label_agreement(second, first)
-    assert reversed_.share == found.share
-    assert reversed_.kappa == pytest.approx(found.kappa, nan_ok=True)
+    assert reversed_.share == agreement.share
+    assert reversed_.kappa == pytest.approx(agreement.kappa, nan_ok=True)
 
 
 def test_labellings_that_cannot_be_compared_are_errors() -> None:

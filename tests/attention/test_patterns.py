@@ -251,8 +251,8 @@ def subject(request: pytest.FixtureRequest) -> tuple[Any, EncodedExamples, pd.Da
         if data.token_type_ids is not None:
             inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
         with torch.no_grad():
-            found = plain(**inputs, output_attentions=True).attentions
-        attentions.append([layer[0].double().tolist() for layer in found])
+            layers = plain(**inputs, output_attentions=True).attentions
+        attentions.append([layer[0].double().tolist() for layer in layers])
         tokens = tokenizer.convert_ids_to_tokens(data.input_ids[i])
         of_queries = []
         for query in range(len(tokens)):
@@ -262,7 +262,7 @@ def subject(request: pytest.FixtureRequest) -> tuple[Any, EncodedExamples, pd.Da
     model = load_model(path)
     rows = [
         {"component": str(head), "layer": head.layer, "head": head.head}
-        | head_oracle([each[head.layer][head.head] for each in attentions], claimants, causal)
+        | head_oracle([text[head.layer][head.head] for text in attentions], claimants, causal)
         for head in ModelShape.of(model).heads
     ]
     return model, data, pd.DataFrame(rows)
@@ -340,9 +340,9 @@ def test_both_ways_to_score_agree(subject: Any) -> None:
     expected = categorise(scores.table(), thresholds)
     pd.testing.assert_frame_equal(labelled.drop(columns="stability"), expected)
     for _, row in labelled.iterrows():
-        found = explain(labelled, row["component"], thresholds)
-        assert found.category == row["category"]
-        assert found.table["mass"].max() == pytest.approx(row.filter(regex="^mass_(?!other)").max())
+        label = explain(labelled, row["component"], thresholds)
+        assert label.category == row["category"]
+        assert label.table["mass"].max() == pytest.approx(row.filter(regex="^mass_(?!other)").max())
 
 
 # -- TransformerLens's own detection of heads -----------------------------------------------------
@@ -357,10 +357,10 @@ def detected(model: Any, ids: torch.Tensor, pattern: str, **options: bool) -> np
     tokens_of_text = model.to_tokens
     model.to_tokens = lambda text: ids[None]
     try:
-        found = detector.detect_head(model, "", pattern, error_measure="mul", **options)
+        scores = detector.detect_head(model, "", pattern, error_measure="mul", **options)
     finally:
         model.to_tokens = tokens_of_text
-    return found.flatten().numpy()
+    return scores.flatten().numpy()
 
 
 @pytest.fixture(

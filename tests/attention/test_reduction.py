@@ -41,8 +41,8 @@ def filled(tokens: TokenInfo, patterns: torch.Tensor) -> BatchPatterns:
 @settings(max_examples=20)
 def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
     patterns = random_patterns(tokens, seed)
-    found = filled(tokens, patterns).sums(2)
-    assert found.dtype == torch.float64
+    sums = filled(tokens, patterns).sums(2)
+    assert sums.dtype == torch.float64
     clean = patterns.nan_to_num(0)
     parts = partition(tokens)
     positions = torch.arange(tokens.ids.shape[1], dtype=torch.float64)
@@ -59,7 +59,7 @@ def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
         torch.einsum("lbhqk,qk->blh", clean, distance),
         -(clean * logs).sum((-1, -2)).transpose(0, 1),
     ]
-    torch.testing.assert_close(found, torch.stack(expected, -1))
+    torch.testing.assert_close(sums, torch.stack(expected, -1))
 
 
 def test_layers_and_shapes_are_checked() -> None:
@@ -101,8 +101,8 @@ def test_whatever_stands_at_padding_is_ignored(junk: float) -> None:
     more = stacked(alone, tokens_of("^abcde|", "-00000-"))
     wide = torch.full((2, 1, 2, 7, 7), junk, dtype=torch.float64)
     wide[..., :4, :4] = patterns
-    found = score_patterns(wide, chosen(more, [0]))
-    pd.testing.assert_frame_equal(found, expected)
+    table = score_patterns(wide, chosen(more, [0]))
+    pd.testing.assert_frame_equal(table, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -140,19 +140,19 @@ def test_ignored_keys_are_as_if_the_softmax_had_not_seen_them(
     rest = logits.masked_fill(~kept[None, :, None], -torch.inf).softmax(-1).nan_to_num(0)
     batch = BatchPatterns(tokens, 2, ignore)
     batch.add(0, whole[0])
-    found = batch.sums(1)[:, 0]
+    sums = batch.sums(1)[:, 0]
     names = [name for name in claimed if name not in ignore]
     for i, name in enumerate(names):
         pairs = (claimed[name] & kept)[:, None]
-        torch.testing.assert_close(found[..., i], (rest[0] * pairs).sum((2, 3)))
-    shares = found[..., len(names) + 1 : 2 * len(names) + 2].sum(-1)
+        torch.testing.assert_close(sums[..., i], (rest[0] * pairs).sum((2, 3)))
+    shares = sums[..., len(names) + 1 : 2 * len(names) + 2].sum(-1)
     queries = (kept.sum(2) > 0).sum(1)
     torch.testing.assert_close(shares, queries[:, None].double().expand_as(shares))
     assert batch.n_queries == int(queries.sum())
     kept_attention = (whole[0].nan_to_num(0) * kept[:, None]).sum((2, 3))
-    torch.testing.assert_close(found[..., -3], kept_attention)
+    torch.testing.assert_close(sums[..., -3], kept_attention)
     torch.testing.assert_close(
-        found[..., -1], torch.special.entr(rest[0]).sum((2, 3)), check_dtype=False
+        sums[..., -1], torch.special.entr(rest[0]).sum((2, 3)), check_dtype=False
     )
 
 

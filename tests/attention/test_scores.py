@@ -51,14 +51,14 @@ def sums(
     pairs = {**claims(tokens), "other": partition(tokens)["other"]}[name]
     mass, uniform, count = [], [], []
     for row in range(len(tokens.real)):
-        found = [0.0, 0.0, 0]
+        totals = [0.0, 0.0, 0]
         for query in range(tokens.ids.shape[1]):
             keys = pairs[row, query].nonzero().flatten().tolist()
             if keys:
-                found[0] += sum(float(patterns[layer, row, head, query, key]) for key in keys)
-                found[1] += len(keys) / int(tokens.allowed[row, query].sum())
-                found[2] += 1
-        for values, value in zip((mass, uniform, count), found, strict=True):
+                totals[0] += sum(float(patterns[layer, row, head, query, key]) for key in keys)
+                totals[1] += len(keys) / int(tokens.allowed[row, query].sum())
+                totals[2] += 1
+        for values, value in zip((mass, uniform, count), totals, strict=True):
             values.append(value)
     return np.array(mass), np.array(uniform), np.array(count)
 
@@ -247,9 +247,9 @@ def test_agreement_is_that_of_even_and_odd_examples() -> None:
     back, forth = one_hot([0, *range(11)])[0, 0, 0], one_hot([*range(1, 12), 0])[0, 0, 0]
     turning = torch.stack([back, forth] * 3)
     patterns = torch.stack([turning, back.expand(6, 12, 12), forth.expand(6, 12, 12)], 1)[None]
-    found = head_scores(patterns, tokens, 0).agreement()
-    assert found == label_agreement(["previous", "previous", "next"], ["next", "previous", "next"])
-    assert (found.n, found.share) == (3, 2 / 3)
+    alike = head_scores(patterns, tokens, 0).agreement()
+    assert alike == label_agreement(["previous", "previous", "next"], ["next", "previous", "next"])
+    assert (alike.n, alike.share) == (3, 2 / 3)
 
 
 def test_agreement_of_one_example_is_an_error() -> None:

@@ -156,7 +156,7 @@ def test_keys_out_of_the_window_are_out_of_reach(tmp_path: Path, name: str) -> N
     whole = [row.tril() if "Causal" in kind.__name__ else row for row in map(all_pairs, rows)]
     windows = 0
     for layer in range(2):
-        patterns = [each[layer][0].double() for each in seen]
+        patterns = [attentions[layer][0].double() for attentions in seen]
         reach = [(pattern > 0).any(0) for pattern in patterns]
         windows += not all(map(torch.equal, reach, whole))
         for category in ("first", "previous"):
@@ -168,13 +168,13 @@ def test_keys_out_of_the_window_are_out_of_reach(tmp_path: Path, name: str) -> N
                         mass.append(pattern[:, query, key])
                         uniform.append(1 / int(keys[query].sum()))
             expected = torch.stack(mass).mean(0).tolist()
-            found = table.loc[layer]
-            assert found[f"mass_{category}"].tolist() == pytest.approx(expected, rel=1e-4)
+            heads = table.loc[layer]
+            assert heads[f"mass_{category}"].tolist() == pytest.approx(expected, rel=1e-4)
             even = sum(uniform) / len(uniform)
-            assert found[f"uniform_{category}"].tolist() == pytest.approx([even] * len(found))
-            ratios = [each / even for each in expected]
-            assert found[f"ratio_{category}"].tolist() == pytest.approx(ratios, rel=1e-4)
-            assert (found[f"low_{category}"] <= found[f"high_{category}"]).all()
+            assert heads[f"uniform_{category}"].tolist() == pytest.approx([even] * len(heads))
+            ratios = [share / even for share in expected]
+            assert heads[f"ratio_{category}"].tolist() == pytest.approx(ratios, rel=1e-4)
+            assert (heads[f"low_{category}"] <= heads[f"high_{category}"]).all()
     assert windows == (2 if name == "mistral" else 1)
 
 

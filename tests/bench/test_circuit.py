@@ -36,8 +36,8 @@ def test_heads_copy_add_relay_and_stand_in() -> None:
     nothing = dict.fromkeys((A, B, C), 0.0)
     for causal in (False, True):
         for without, answer in expected.items():
-            found = circuit.answers(text, [4], causal=causal, without=without, means=nothing)
-            assert found == pytest.approx(answer, abs=1e-6)
+            output = circuit.answers(text, [4], causal=causal, without=without, means=nothing)
+            assert output == pytest.approx(answer, abs=1e-6)
     some = circuit.answers(text, [4], causal=True, without=[A], means={A: 0.5})
     assert some == pytest.approx(0.5 * 2 + 0.5 * 5 + 1)
     gate = Gate(0, "size", ("seen",), {"there": 1})
@@ -46,8 +46,8 @@ def test_heads_copy_add_relay_and_stand_in() -> None:
     means: Means = {A: 0.0, B: 0.0, mlp: {"there": 1.0}}
     expected = {(): -2, (A,): -2, (B,): -2, (A, B): 0, (A, mlp): 0, (mlp,): -2, (B, mlp): -2}
     for without, answer in expected.items():
-        found = circuit.answers(tokens(-1), [3], causal=False, without=without, means=means)
-        assert found == pytest.approx(answer, abs=1e-6)
+        output = circuit.answers(tokens(-1), [3], causal=False, without=without, means=means)
+        assert output == pytest.approx(answer, abs=1e-6)
 
 
 def test_means_are_over_tokens_that_are_no_padding() -> None:

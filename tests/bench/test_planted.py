@@ -48,9 +48,9 @@ def test_every_ablated_set_answers_as_the_program(family: str, norms: bool, tmp_
     sets.append(tuple(parts))
     masks = Mask.stack([ComponentSet(s).mask(Mask.full(case.model).shape) for s in sets])
     texts = case.data["id"].part(range(24))
-    found = evaluate(case.model, texts, mask=masks, means=means)
+    by_set = evaluate(case.model, texts, mask=masks, means=means)
     tokens, lengths = words("id")
-    for each, without in zip(found, sets, strict=True):
+    for answers, without in zip(by_set, sets, strict=True):
         wanted = EVERYTHING.answers(
             tokens[:24],
             lengths[:24],
@@ -58,7 +58,7 @@ def test_every_ablated_set_answers_as_the_program(family: str, norms: bool, tmp_
             without=[c for c in without if c in ours],
             means=ours,
         )
-        got = (each.logits[:, 1] - each.logits[:, 0]).numpy()
+        got = (answers.logits[:, 1] - answers.logits[:, 0]).numpy()
         np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 if norms else 1e-4)
 
 
@@ -72,8 +72,8 @@ def test_what_is_true_of_planted_circuits() -> None:
         "negative": {},
     }
     for name, sizes in expected.items():
-        found = CATALOGUE[f"{name}-encoder"].truth().interactions or {}
-        assert {str(pair): size for pair, size in found.items()} == pytest.approx(sizes)
+        pairs = CATALOGUE[f"{name}-encoder"].truth().interactions or {}
+        assert {str(pair): size for pair, size in pairs.items()} == pytest.approx(sizes)
     # In domain the cue alone is right in 98 %; out of domain it is in 2 %, and the other wins.
     for family in ("encoder", "decoder"):
         planted = CATALOGUE[f"heuristic-{family}"]

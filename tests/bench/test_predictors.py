@@ -26,8 +26,8 @@ DATA = examples()
 
 
 def predict(name: str, request: PairRequest) -> dict[str, float]:
-    found = PREDICTORS[name](request).interactions
-    return {str(pair): value for pair, value in found.items()}
+    pairs = PREDICTORS[name](request).interactions
+    return {str(pair): value for pair, value in pairs.items()}
 
 
 class Plain:
@@ -78,9 +78,9 @@ def decoder(cases: Cases) -> Plain:
     return Plain(cases, "gpt2")
 
 
-def assert_near(found: dict[str, float], expected: dict[str, float], tolerance: float) -> None:
+def assert_near(pairs: dict[str, float], expected: dict[str, float], tolerance: float) -> None:
     """And that there is something to be right about."""
-    assert found == pytest.approx(expected, abs=tolerance)
+    assert pairs == pytest.approx(expected, abs=tolerance)
     assert max(map(abs, expected.values())) > 20 * tolerance
 
 
@@ -133,7 +133,7 @@ def played(monkeypatch: pytest.MonkeyPatch, change: Any, n: int) -> Any:
 
     def ablate(self: PairRequest, sets: list[ComponentSet]) -> Any:
         seen.extend(sets)
-        players = [[c.head for c in each.components] for each in sets]
+        players = [[c.head for c in cut.components] for cut in sets]
         return game({str(s): change(p) for s, p in zip(sets, players, strict=True)})
 
     monkeypatch.setattr(PairRequest, "ablate", ablate)
@@ -149,14 +149,14 @@ def test_the_proxy_recovers_every_pair_of_a_game(monkeypatch: pytest.MonkeyPatch
         pairs = itertools.combinations(players, 2)
         return sum(alone[i] for i in players) + sum(both[i, j] for i, j in pairs)
 
-    found, seen = played(monkeypatch, change, n)
-    got = {str(pair): value for pair, value in found.interactions.items()}
+    proxy, seen = played(monkeypatch, change, n)
+    got = {str(pair): value for pair, value in proxy.interactions.items()}
     pairs = itertools.combinations(range(n), 2)
     expected = {f"L0.H{i}+L0.H{j}": both[i, j] for i, j in pairs}
     assert got == pytest.approx(expected, abs=3e-3)  # shrunk
     assert len(set(seen)) == len(seen)
-    assert {len(each) for each in seen} == {1, 2, 3, 4, 5, 6}
-    assert found.cost == Cost(forwards=1 + len(seen))
+    assert {len(cut) for cut in seen} == {1, 2, 3, 4, 5, 6}
+    assert proxy.cost == Cost(forwards=1 + len(seen))
     request = PairRequest(None, DATA, None, parse_components(["L0.H0", "L0.H1", "L0.H2"]))
     message = "proxy: 4 different sets of 3 components; expected at least 10"
     with pytest.raises(InputError, match=message):

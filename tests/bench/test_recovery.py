@@ -56,8 +56,8 @@ def test_rows_are_those_of_the_scores(tmp_path: Path) -> None:
     (row,) = recovered_nodes(case, ["singles"], seed=3).itertuples()
     model, train = case.model, case.data["train"]
     means = MeanActivations.compute(model, train, n_samples=0)
-    found = ablate(model, sets.singles(model), train, means, split="id")
-    kl = {s.components[0]: found.without[s].kl.mean() for s in found.sets}
+    swept = ablate(model, sets.singles(model), train, means, split="id")
+    kl = {s.components[0]: swept.without[s].kl.mean() for s in swept.sets}
     true = [component in case.truth.components for component in kl]
     assert row.auroc == pytest.approx(roc_auc_score(true, list(kl.values())), abs=0.03)
     assert (row.case, row.seed) == ("mixed-decoder-noisy", 3)
@@ -89,12 +89,12 @@ def test_means_over_cases_by_hand() -> None:
     rows = [("a", "x", 1.0, 4.0), ("b", "x", 0.9, 2.0)]
     rows += [("a", form, auroc, 6.0) for form, auroc in zip(forms, (0.5, 0.7), strict=True)]
     table = pd.DataFrame(rows, columns=["method", "case", "auroc", "forwards"])
-    found = over_cases(table.assign(backwards=0.0), ["auroc"]).set_index("method")
-    assert found.index.tolist() == ["b", "a"]
-    a = found.loc["a"]  # circuits count the same, whatever their forms: (1 + 0.6) / 2
+    by_method = over_cases(table.assign(backwards=0.0), ["auroc"]).set_index("method")
+    assert by_method.index.tolist() == ["b", "a"]
+    a = by_method.loc["a"]  # circuits count the same, whatever their forms: (1 + 0.6) / 2
     assert (a["auroc"], a["n_circuits"], a["forwards"]) == pytest.approx((0.8, 2, 5))
     assert 0 <= a["auroc_low"] < 0.8 < a["auroc_high"] <= 1
-    assert np.isnan(found.loc["b", "auroc_low"])
+    assert np.isnan(by_method.loc["b", "auroc_low"])
 
 
 def test_names_of_cases(tmp_path: Path) -> None:
@@ -120,6 +120,6 @@ def test_interactions_are_those_of_texts_in_domain(tmp_path: Path) -> None:
     components = ModelShape.of(case.model).components
     for split, given in (("id", case), ("train", every)):
         request = PairRequest(case.model, given.data["id"], means, components, 400)
-        found = INTERACTION_METHODS["exact"](request).interactions
-        sizes[split] = sum(abs(value) > 0.5 for value in found.values())
+        pairs = INTERACTION_METHODS["exact"](request).interactions
+        sizes[split] = sum(abs(value) > 0.5 for value in pairs.values())
     assert sizes == {"id": 1, "train": 10}

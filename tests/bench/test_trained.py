@@ -27,13 +27,13 @@ def case(request: pytest.FixtureRequest) -> Case:
 def test_the_bridge_answers_as_the_plain_model(case: Case) -> None:
     folder = case_dir(case.name)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
-    found = evaluate(case.model, case.data["train"])
+    answers = evaluate(case.model, case.data["train"])
     for batch in case.data["train"].batches():
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
             expected = model(**inputs).logits
-        torch.testing.assert_close(found.logits[batch["index"]], expected, atol=1e-4, rtol=1e-4)
-    assert found.accuracy > 0.99
+        torch.testing.assert_close(answers.logits[batch["index"]], expected, atol=1e-4, rtol=1e-4)
+    assert answers.accuracy > 0.99
     assert (folder / "model.safetensors").stat().st_size < LARGEST_FILE
     for data in case.data.values():
         subsets = {"all"} if "ood" not in case.data else {"typical", "untypical"}
@@ -55,7 +55,7 @@ def test_ablations_by_the_package_cost_what_the_truth_says(case: Case) -> None:
             assert np.abs(changes(*off, split=split)).max() < LARGEST_CHANGE
     assert truth.interactions is not None
     for pair in combinations(sorted(truth.components), 2):
-        size = changes(*pair).mean() - sum(changes(each).mean() for each in pair)
+        size = changes(*pair).mean() - sum(changes(part).mean() for part in pair)
         assert abs(size - truth.interactions.get(ComponentSet.of(pair), 0.0)) < 0.4, (pair, size)
     if truth.core is not None:
         idle = [c for c in shape.components if c not in truth.core]

@@ -145,13 +145,13 @@ def test_a_run_on_files(
     names = {f"s{share}-seed{seed}.safetensors" for share in ("0.40", "0.70") for seed in (3, 4)}
     assert {path.name for path in Path("results/masks").iterdir()} == names
     facts = json.loads(Path("results/config.json").read_text())
-    assert {split: each["n"] for split, each in facts["data"].items()} == SIZES
+    assert {split: data["n"] for split, data in facts["data"].items()} == SIZES
     assert facts["settings"]["model"]["source"] == str(tiny_encoder_dir())
     assert facts["settings"]["prune"]["steps"] == 3
     full = pd.read_csv("results/tables/accuracy.csv").query("subnetwork == 'full'")
     expected = evaluate(load_model(tiny_encoder_dir()), encoded(files / "ood.csv"), in_domain=False)
-    found = full[(full["split"] == "ood") & (full["subset"] == "all")]["accuracy"].tolist()
-    assert found == [pytest.approx(expected.accuracy)]
+    accuracy = full[(full["split"] == "ood") & (full["subset"] == "all")]["accuracy"].tolist()
+    assert accuracy == [pytest.approx(expected.accuracy)]
 
     # The report can be made from the folder.
     with helpers.undrawn():
@@ -238,8 +238,8 @@ def test_a_study_from_init_to_clean(
 
 
 def test_a_question_alone_repeats_what_a_run_does(whole: Path, pruned: Path) -> None:
-    found, every = tables(pruned / "tables"), tables(whole / "tables")
-    assert found == {name: every[name] for name in found}
+    alone, every = tables(pruned / "tables"), tables(whole / "tables")
+    assert alone == {name: every[name] for name in alone}
     for path in (whole / "masks").iterdir():
         assert Mask.load(pruned / "masks" / path.name) == Mask.load(path)
 
@@ -276,13 +276,13 @@ def test_effective_size_of_checkpoints(files: Path, whole: Path) -> None:
     (early, path), *_, (last, final) = encoder_checkpoints()
     data = f"--checkpoints {path},{final} {texts(files)}"
     assert call(f"effective-size {data} {QUICK} --tolerance 0.1 --out out") == 0
-    found = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}
-    assert set(found) == {"data", "full", "grid", "effective_size", "mean_effective_size"}
-    means = found["mean_effective_size"]
+    frames = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}
+    assert set(frames) == {"data", "full", "grid", "effective_size", "mean_effective_size"}
+    means = frames["mean_effective_size"]
     assert means["group"].tolist() == ["ID"] * 2 + ["OOD"] * 2 + ["mixed"] * 2
     steps = means["checkpoint"].unique().tolist()
     assert steps == [early, last]
-    grid = found["grid"]
+    grid = frames["grid"]
     masks = [*grid[["target_sparsity", "seed"]].drop_duplicates().itertuples(index=False)]
     assert masks == [(0.4, 3), (0.4, 4), (0.7, 3), (0.7, 4)]
     # The grid's figures are those of a run of the checkpoint.

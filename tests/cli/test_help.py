@@ -54,9 +54,9 @@ def commands(group: Any = None, place: str = "") -> Iterator[tuple[str, Any]]:
 
 def test_commands_stand_in_groups() -> None:
     shown = panels(lines("--help"))
-    found = {name: re.findall(r"^ (\S+)", text, re.M) for name, text in shown.items()}
-    assert found.pop("Options") == ["--version", "--help"]
-    assert found == {
+    groups = {name: re.findall(r"^ (\S+)", text, re.M) for name, text in shown.items()}
+    assert groups.pop("Options") == ["--version", "--help"]
+    assert groups == {
         "Main job": ["run", "demo", "report", "export"],
         "Models and methods": ["train", "bench"],
         "Questions": [name.replace("_", "-") for name in question_names()],
@@ -103,10 +103,10 @@ PANELS = {
 
 
 def test_options_stand_in_the_panel_of_their_settings() -> None:
-    found = panels(lines("run", "--help-all"))
-    assert "[default: float32]" in found["Model"]
+    shown = panels(lines("run", "--help-all"))
+    assert "[default: float32]" in shown["Model"]
     for panel, options in PANELS.items():
-        assert {*options.split()} <= {*re.findall(r"^ (--[a-z-]+)", found[panel], re.M)}, panel
+        assert {*options.split()} <= {*re.findall(r"^ (--[a-z-]+)", shown[panel], re.M)}, panel
 
 
 def test_rare_options_are_shown_on_request() -> None:
@@ -130,8 +130,8 @@ def test_the_reference_of_commands_has_every_option(monkeypatch: pytest.MonkeyPa
     known = dict(commands())
     assert texts.keys() == known.keys()
     for words, command in known.items():
-        for each in command.params:
-            for option in [*each.opts, *each.secondary_opts]:
+        for param in command.params:
+            for option in [*param.opts, *param.secondary_opts]:
                 assert option in texts[words], f"{words} {option}"
 
 
@@ -152,7 +152,7 @@ ASKED = {
 
 def test_every_command_that_runs_a_model_has_the_option() -> None:
     known = {
-        name: {option for each in command.params for option in each.opts}
+        name: {option for param in command.params for option in param.opts}
         for name, command in commands()
     }
     missing = {name.split()[-1] for name, options in known.items() if "--device" not in options}

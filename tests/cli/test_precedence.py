@@ -52,16 +52,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What a command would do a study of, and how."""
 
     def ask(command: str) -> tuple[Any, dict[str, Any]]:
-        found: list[Any] = []
+        calls: list[Any] = []
 
         def catch(settings: Any, *_: Any, **how: Any) -> None:
-            found.append((settings, how))
+            calls.append((settings, how))
             raise Stopped
 
         monkeypatch.setattr("mechcore.study.run.run_study", catch)
         with pytest.raises(Stopped):
             main(command.split())
-        return found[0]
+        return calls[0]
 
     return ask
 
@@ -137,8 +137,8 @@ def test_the_command_line_beats_the_file_also_with_a_default(
 def test_quick_beats_the_defaults_and_options_beat_quick(
     asked: Asked, options: str, wanted: dict[str, Any]
 ) -> None:
-    found, _ = asked(f"reproduce {options}")
-    assert {name: at(found, name) for name in wanted} == wanted
+    settings, _ = asked(f"reproduce {options}")
+    assert {name: at(settings, name) for name in wanted} == wanted
 
 
 def test_settings_come_from_the_file_and_the_command_line(asked: Asked) -> None:
@@ -166,11 +166,11 @@ def test_settings_come_from_the_file_and_the_command_line(asked: Asked) -> None:
 
 def test_settings_of_other_kinds_come_from_a_base_and_quick(asked: Asked) -> None:
     _, how = asked("reproduce extractive --base gpt2 --quick --replay 3 --seeds 7")
-    found = how["origins"]
-    assert found["base"] == found["ordering.learning_rate"] == "--base"
-    assert found["base_steps"] == found["learning_rates"] == "--quick"
-    assert found["ordering.replay"] == found["seeds"] == "command line"
-    assert "precision" not in found
+    origins = how["origins"]
+    assert origins["base"] == origins["ordering.learning_rate"] == "--base"
+    assert origins["base_steps"] == origins["learning_rates"] == "--quick"
+    assert origins["ordering.replay"] == origins["seeds"] == "command line"
+    assert "precision" not in origins
 
 
 def test_options_hold_for_every_variant(here: Path, asked: Asked) -> None:
@@ -182,7 +182,7 @@ def test_options_hold_for_every_variant(here: Path, asked: Asked) -> None:
     assert a.prune == b.prune == replace(b.prune, steps=5)
     assert a.resources.cpus == b.resources.cpus == study.resources.cpus == 1
     study, _ = asked("run v.yaml --seeds 2,3")
-    assert [each.seeds for each in study.each_variant().values()] == [(2, 3)] * 2
+    assert [variant.seeds for variant in study.each_variant().values()] == [(2, 3)] * 2
 
 
 every_kind = pytest.mark.parametrize(

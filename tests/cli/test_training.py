@@ -107,11 +107,11 @@ def test_settings_reach_the_run(files: Path, tmp_path: Path) -> None:
     further = "--setting weight_decay=0.1,by_length=true,checkpoint_dtype=float16"
     command = [*own(files, "train"), *SHORT, *options.split(), *further.split(), "--from-scratch"]
     assert call(*command, "--steps", 1, "--out", out) == 0
-    found = pd.read_json(out / "training.json", typ="series")["settings"]
+    settings = pd.read_json(out / "training.json", typ="series")["settings"]
     given = {"steps": 1, "batch_size": 8, "accumulate": 2, "warmup_steps": 0, "weight_decay": 0.1}
     given |= {"checkpoint_dtype": "float16", "max_length": 40, "by_length": True, "seed": 5}
     given |= {"precision": "bfloat16", "from_scratch": True, "epochs": None}
-    assert found == plain(train_settings("bert-qqp")) | given
+    assert settings == plain(train_settings("bert-qqp")) | given
 
 
 def test_a_language_model_is_trained_to_answer(files: Path, tmp_path: Path) -> None:

@@ -211,14 +211,14 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
 
     def margins(edited: Any) -> torch.Tensor:
         """Log-odds of the right classes, text by text, so that nothing is padded."""
-        frame, found = frames["ood"], []
+        frame, values = frames["ood"], []
         for a, b, label in zip(frame["text_a"], frame["text_b"], frame["label"], strict=True):
             ids = tokenizer(a, b, return_tensors="pt")["input_ids"]
             right, wrong = classes[label], 1 - classes[label]
             with torch.no_grad():
                 logits = edited(ids).logits[0].double()
-            found.append(logits[right] - logits[wrong])
-        return torch.stack(found)
+            values.append(logits[right] - logits[wrong])
+        return torch.stack(values)
 
     def without(components: str) -> Any:
         edited = copy.deepcopy(model)
@@ -273,23 +273,23 @@ import mechcore
 from mechcore.components import Mask
 from mechcore.models.protocol import forward
 model = mechcore.load_model({str(tmp_path)!r}, head={head != "Model"})
-batches, found = torch.load({str(tmp_path / "batches.pt")!r}), []
+batches, pairs = torch.load({str(tmp_path / "batches.pt")!r}), []
 with torch.no_grad():
     for batch in batches:
         whole = forward(model, batch)
         with mechcore.masked(model, Mask.full(model).without("L1.H1"), fill="zero") as run:
-            found.append((whole, run(batch)))
-torch.save(found, {str(tmp_path / "found.pt")!r})
+            pairs.append((whole, run(batch)))
+torch.save(pairs, {str(tmp_path / "found.pt")!r})
 """
     sides = ("right", "left")
     batches = [helpers.padded(helpers.texts(), side, extra=1) for side in sides]
     torch.save(batches, tmp_path / "batches.pt")
     python(installed, "-c", code, told=told)
     for logits in torch.load(tmp_path / "found.pt"):
-        for each, rows in zip(logits, (expected, ablated), strict=True):
-            for found, row in zip(each, rows, strict=True):
+        for batch, rows in zip(logits, (expected, ablated), strict=True):
+            for answer, row in zip(batch, rows, strict=True):
                 row = row.detach()
-                torch.testing.assert_close(found[: len(row)], row, rtol=0, atol=1e-5)
+                torch.testing.assert_close(answer[: len(row)], row, rtol=0, atol=1e-5)
 
 
 def test_a_kind_of_study_has_a_command_and_a_file(mechcore: Mechcore, tmp_path: Path) -> None:

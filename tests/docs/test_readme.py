@@ -20,8 +20,8 @@ def test_it_is_short() -> None:
 
 @pytest.mark.parametrize("name", ["run", "test"])
 def test_each_command_that_checks_run_is_one_line(name: str) -> None:
-    (found,) = re.findall(rf"^<!-- {name} -->\n    (.+)\n\n", README, re.M)
-    assert found.startswith(".ci/setup .venv && .venv/bin/")
+    (command,) = re.findall(rf"^<!-- {name} -->\n    (.+)\n\n", README, re.M)
+    assert command.startswith(".ci/setup .venv && .venv/bin/")
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
@@ -29,12 +29,12 @@ def test_links_lead_to_files(page: str) -> None:
     path = REPOSITORY / page
     links = [match["path"] for match in LINK.finditer(path.read_text(encoding="utf-8"))]
     assert links
-    assert [each for each in links if not (path.parent / each).exists()] == []
+    assert [link for link in links if not (path.parent / link).exists()] == []
 
 
 def test_the_checks_before_a_commit_are_commands_of_the_checks() -> None:
-    found = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    hooks = [each["entry"] for repository in found["repos"] for each in repository["hooks"]]
+    config = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [hook["entry"] for repository in config["repos"] for hook in repository["hooks"]]
     checks = (REPOSITORY / ".ci/run").read_text(encoding="utf-8").replace(".venv-ci/", ".venv/")
     assert len(hooks) == 4
     assert set(hooks) <= {line.strip() for line in checks.splitlines()}
@@ -47,7 +47,7 @@ def test_the_sample_report_is_one_small_file_without_paths_of_a_machine() -> Non
     assert re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users)/", page) is None
     links = re.findall(r'<a\s[^>]*href="([^"]*)"', page)
     assert links
-    assert [each for each in links if not each.startswith(("#", "data:"))] == []
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
 
 
 def test_the_code_map_is_that_of_the_import_contracts() -> None:

@@ -22,7 +22,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(autouse=True)
-def found(monkeypatch: pytest.MonkeyPatch) -> None:
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts find what they share, as when they are run."""
     monkeypatch.syspath_prepend(str(DOCS / "results"))
 
@@ -76,11 +76,11 @@ def test_what_is_said_of_planted_repairs_is_what_was_measured() -> None:
 def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> None:
     _module("agreement_texts").main(tmp_path)
     files = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "id", "ood")}
-    sizes = {name: len(found) for name, found in files.items()}
+    sizes = {name: len(frame) for name, frame in files.items()}
     assert sizes == {"train": 800, "id": 224, "ood": 224}
-    texts = set().union(*(found["text_a"] for found in files.values()))
+    texts = set().union(*(frame["text_a"] for frame in files.values()))
     assert len(texts) == sum(sizes.values())
-    rows = {name: found.to_dict("records")[:2] for name, found in files.items()}
+    rows = {name: frame.to_dict("records")[:2] for name, frame in files.items()}
     assert rows["id"] == [
         {"text_a": "The key near the museum", "label": "singular", "subset": "near, singular"},
         {"text_a": "The keys near the museums", "label": "plural", "subset": "near, plural"},
@@ -91,10 +91,10 @@ def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> No
 
 def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -> None:
     module, folder = _module("known_truth"), DOCS / "tables" / "known-truth"
-    found, calibration = module.tables(folder), module.calibration(folder)
+    tables, calibration = module.tables(folder), module.calibration(folder)
     page = (DOCS / "results" / "known-truth.md").read_text()
     shown = [table.strip() for table in _tables(page) if not table.startswith("| circuit |")]
-    assert sorted(shown) == sorted([*found.values(), *calibration.values()])
+    assert sorted(shown) == sorted([*tables.values(), *calibration.values()])
     concept = (DOCS / "concepts" / "numbers.md").read_text()
     for table in calibration.values():
         assert table in concept
@@ -103,26 +103,26 @@ def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -
 def test_a_core_at_fewer_seeds_is_the_mean_over_their_choices(tmp_path: Path) -> None:
     # Of six seeds all keep H0 twice, five H1 (one mask of the first lacks it), four H2, one H3.
     kept = ["L0.H0 L0.H1 L0.H2 L0.MLP"] * 4 + ["L0.H0 L0.H1 L0.MLP", "L0.H0 L0.H1 L0.H3 L0.MLP"]
-    masks = [(i, 0.5, each) for i, each in enumerate(kept)]
-    masks += [(i, 0.7, each if i else "L0.H0 L0.H2") for i, each in enumerate(kept)]
+    masks = [(i, 0.5, heads) for i, heads in enumerate(kept)]
+    masks += [(i, 0.7, heads if i else "L0.H0 L0.H2") for i, heads in enumerate(kept)]
     table = pd.DataFrame(masks, columns=["seed", "target_sparsity", "kept"])
     table.to_csv(tmp_path / "subnetworks.csv", index=False)
-    found = _module("minilm_fine_tunings")._rarefied(tmp_path)
+    core = _module("minilm_fine_tunings")._rarefied(tmp_path)
     # C(5, 4) / C(6, 4) and C(4, 4) / C(6, 4)
-    assert found.to_dict() == pytest.approx(
+    assert core.to_dict() == pytest.approx(
         {"L0.H0": 1, "L0.H1": 5 / 15, "L0.H2": 1 / 15, "L0.H3": 0}
     )
     sets = [
-        set.intersection(*map(set, each.str.split())) for _, each in table.groupby("seed")["kept"]
+        set.intersection(*map(set, rows.str.split())) for _, rows in table.groupby("seed")["kept"]
     ]
     cores = [set.intersection(*some) - {"L0.MLP"} for some in combinations(sets, 4)]
-    assert found.sum() == pytest.approx(sum(map(len, cores)) / len(cores))
+    assert core.sum() == pytest.approx(sum(map(len, cores)) / len(cores))
 
 
 CORES = sorted(path.parent for path in (DOCS / "tables").glob("**/core.csv"))
 
 
-@pytest.mark.parametrize("folder", CORES, ids=lambda each: each.name)
+@pytest.mark.parametrize("folder", CORES, ids=lambda place: place.name)
 def test_the_chance_of_every_core_is_that_of_its_subnetworks(folder: Path) -> None:
     frequency, subnetworks = pd.read_csv(folder / "head_frequency.csv"), []
     shape = ModelShape(frequency["layer"].nunique(), frequency["head"].nunique())
@@ -152,8 +152,8 @@ E, P = "{expected_by_chance:.0e}", "{p_value:.0e}"
 def test_pages_have_the_chance_of_their_tables(page: str, table: str, figures: list[str]) -> None:
     (row,) = CORE.read(DOCS / "tables" / table / "core.csv").to_dict("records")
     text = (DOCS / page).read_text(encoding="utf-8")
-    for each in figures:
-        assert each.format(**row).replace("e-0", "e-") in text
+    for figure in figures:
+        assert figure.format(**row).replace("e-0", "e-") in text
 
 
 @pytest.mark.parametrize(

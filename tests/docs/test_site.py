@@ -42,12 +42,12 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value for name, value in attrs if value is not None}
-        self.anchors |= {found[name] for name in ("id", "name") if name in found}
-        if tag == "a" and "href" in found:
-            self.links.append(found["href"])
-        if FETCHED.get(tag) in found and found.get("rel") not in ("canonical", "next", "prev"):
-            self.fetched.append(found[FETCHED[tag]])
+        given = {name: value for name, value in attrs if value is not None}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if FETCHED.get(tag) in given and given.get("rel") not in ("canonical", "next", "prev"):
+            self.fetched.append(given[FETCHED[tag]])
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +124,8 @@ def test_notebooks_are_pages_with_their_outputs_and_can_be_downloaded(site: Path
     page = (site / "notebooks" / "02_head_categories.html").read_text(encoding="utf-8")
     pictures = re.findall(r'<img[^>]+src="(02_head_categories_files/[^"]+)"', page)
     assert len(pictures) == 5
-    for each in pictures:
-        assert (site / "notebooks" / each).read_bytes().startswith(b"\x89PNG")
+    for picture in pictures:
+        assert (site / "notebooks" / picture).read_bytes().startswith(b"\x89PNG")
     assert '<table border="1" class="dataframe">' in page
     assert 'href="02_head_categories.ipynb"' in page
     kept = REPOSITORY / "notebooks" / "02_head_categories.ipynb"
@@ -193,12 +193,12 @@ def test_a_page_says_at_its_beginning_what_and_whom_it_is_for(path: Path) -> Non
 def test_the_navigation_has_every_page_once() -> None:
     configuration = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
     navigation = configuration.split("\nnav:\n")[1].split("\n\n")[0]
-    found = re.findall(r"(\S+\.md)$", navigation, re.M)
+    listed = re.findall(r"(\S+\.md)$", navigation, re.M)
     shown = hook("repository")
     assert set(shown.PAGES) == {path.relative_to(REPOSITORY).as_posix() for path in OUTSIDE}
     outside = {name for name in shown.included().values() if name.endswith(".md")}
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    assert sorted(found) == sorted(pages | outside)
+    assert sorted(listed) == sorted(pages | outside)
 
 
 OLDER = {"extractive_scores", "dividends", "shapley"}
@@ -207,7 +207,7 @@ OLDER = {"extractive_scores", "dividends", "shapley"}
 
 def test_every_table_of_every_study_is_on_the_page() -> None:
     page = hook("tables").reference()
-    schemas = [each for kind in REPORTS.names() for each in schemas_of({"kind": kind}).values()]
+    schemas = [table for kind in REPORTS.names() for table in schemas_of({"kind": kind}).values()]
     for schema in schemas:
         assert f"### {schema.name}.csv" in page
         assert f"| `{schema.columns[-1].name}` |" in page

@@ -49,7 +49,7 @@ def test_the_jaccard_index_by_hand() -> None:
 
 @pytest.mark.parametrize(("n", "k"), [(3, 1), (5, 2), (6, 3), (4, 4)])
 def test_the_jaccard_index_by_chance_is_that_of_all_pairs(n: int, k: int) -> None:
-    choices = [set(each) for each in itertools.combinations(range(n), k)]
+    choices = [set(choice) for choice in itertools.combinations(range(n), k)]
     every = [Fraction(len(a & b), len(a | b)) for a in choices for b in choices]
     assert jaccard_by_chance(n, k) == pytest.approx(float(sum(every) / len(every)))
 
@@ -85,9 +85,9 @@ def test_sums_are_those_of_the_examples_drawn() -> None:
     values = rng(5).normal(size=(3, 9))
     counts, (first, second) = resampled(np.eye(9), 70, rng(1)), halved(np.eye(9), 70, rng(2))
     drawn, halves = resampled(values, 70, rng(1)), halved(values, 70, rng(2))
-    for found, each in ((drawn, counts), (halves[0], first), (halves[1], second)):
-        wanted = [[sum(v * c for v, c in zip(row, col)) for col in each.T] for row in values]  # noqa: B905
-        np.testing.assert_allclose(found, wanted, atol=1e-12)
+    for sums, times in ((drawn, counts), (halves[0], first), (halves[1], second)):
+        wanted = [[sum(v * c for v, c in zip(row, col)) for col in times.T] for row in values]  # noqa: B905
+        np.testing.assert_allclose(sums, wanted, atol=1e-12)
 
 
 def test_a_ranking_by_noise_agrees_with_its_resamples_but_not_between_halves() -> None:

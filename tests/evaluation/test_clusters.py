@@ -28,7 +28,7 @@ TEN = np.repeat(np.arange(24), 10)
 
 
 def ends(intervals: list) -> np.ndarray:
-    return np.array([(each.mean, each.low, each.high) for each in intervals])
+    return np.array([(interval.mean, interval.low, interval.high) for interval in intervals])
 
 
 def test_errors_and_degrees_of_freedom_are_those_of_bell_and_mccaffrey() -> None:
@@ -37,15 +37,15 @@ def test_errors_and_degrees_of_freedom_are_those_of_bell_and_mccaffrey() -> None
     clusters = np.repeat(np.arange(9), sizes)
     n, values = len(clusters), RNG.normal(size=(1, len(clusters)))
     residuals, error = values[0] - values[0].mean(), 0.0
-    for each in range(9):
-        rows = clusters == each
+    for cluster in range(9):
+        rows = clusters == cluster
         hat = np.full((rows.sum(), rows.sum()), 1 / n)
         roots, vectors = np.linalg.eigh(np.eye(rows.sum()) - hat)
         adjusted = vectors / np.sqrt(roots) @ vectors.T @ residuals[rows]
         error += adjusted.sum() ** 2 / n**2
     shuffled = RNG.permutation(n)
-    found = mean_errors(values[:, shuffled], clusters=clusters[shuffled])
-    assert found == pytest.approx([np.sqrt(error)])
+    errors = mean_errors(values[:, shuffled], clusters=clusters[shuffled])
+    assert errors == pytest.approx([np.sqrt(error)])
     w = sizes / n
     root = np.diag(w / np.sqrt(1 - w)) @ (np.eye(9) - np.outer(np.ones(9), w))
     form = root @ root.T
@@ -59,8 +59,8 @@ def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
     for figure in (mean_intervals, paired_p, mean_errors):
         np.testing.assert_allclose(
             *(
-                ends(each) if figure is mean_intervals else each
-                for each in (figure(SKEWED[:, TEN], **again), figure(SKEWED))
+                ends(result) if figure is mean_intervals else result
+                for result in (figure(SKEWED[:, TEN], **again), figure(SKEWED))
             )
         )
     shares = [ratio_intervals(SKEWED[:1], SKEWED[1:2])]
@@ -82,11 +82,11 @@ def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
 
 def test_a_share_of_clusters_is_that_of_as_many_examples_as_say_as_much() -> None:
     right = (np.arange(24) % 4 > 0)[TEN]
-    found = share_interval(right, clusters=TEN)
+    share = share_interval(right, clusters=TEN)
     n, z = 23, stats.t.ppf(0.975, 23)  # p (1 - p) / 23 is the variance of the mean of 24
     middle = (0.75 + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * np.sqrt(0.75 * 0.25 / n + z**2 / (4 * n**2))
-    assert (found.mean, found.low, found.high) == pytest.approx(
+    assert (share.mean, share.low, share.high) == pytest.approx(
         (0.75, middle - half, middle + half)
     )
 
@@ -99,9 +99,9 @@ def test_few_clusters_have_a_figure_and_no_interval(n_clusters: int) -> None:
     assert (sample.reason == "") == known
     shares = share_interval(SKEWED[0] > 0, clusters=clusters)
     ratios = ratio_intervals(SKEWED, SKEWED + 2, clusters=clusters)
-    for each in (*mean_intervals(SKEWED, clusters=sample), shares, *ratios):
-        assert np.isfinite(each.mean)
-        assert np.isfinite([each.low, each.high]).all() == known
+    for interval in (*mean_intervals(SKEWED, clusters=sample), shares, *ratios):
+        assert np.isfinite(interval.mean)
+        assert np.isfinite([interval.low, interval.high]).all() == known
     nothing = np.vstack([SKEWED, np.zeros(24)])
     p = paired_p(nothing, clusters=sample)
     assert np.isfinite(p).tolist() == [known] * 3 + [True]
@@ -118,11 +118,11 @@ def test_clusters_are_one_for_each_example() -> None:
 def test_strata_do_not_count_how_they_differ() -> None:
     strata = np.repeat(["a", "b"], [16, 8])
     values = SKEWED[:1] + np.where(strata == "a", 100, 0)
-    parts = [SKEWED[0, strata == each] for each in "ab"]
+    parts = [SKEWED[0, strata == name] for name in "ab"]
     variance = sum((len(x) / 24) ** 2 * x.var(ddof=1) / len(x) for x in parts)
-    found = mean_errors(values, clusters=Sample(strata=strata))
-    assert found == pytest.approx([np.sqrt(variance)])
-    assert mean_errors(values)[0] > 5 * found[0]
+    errors = mean_errors(values, clusters=Sample(strata=strata))
+    assert errors == pytest.approx([np.sqrt(variance)])
+    assert mean_errors(values)[0] > 5 * errors[0]
     assert mean_errors(SKEWED, clusters=Sample(strata=np.full(24, ALL))) == pytest.approx(
         mean_errors(SKEWED)
     )
@@ -134,7 +134,7 @@ def made_up(population: str, clusters: np.ndarray | None) -> tuple[Evaluation, E
     correct = torch.ones(240, 1).bool() & torch.tensor([True, False])
     wrong = (np.arange(240) % 10 < np.where(subsets == "a", 1, 6)).astype(float)
     logits = [torch.tensor(np.stack([1 - x, x], 1)) for x in (0 * wrong, wrong)]
-    full, other = (Evaluation(each, correct, subsets, "", clusters, population) for each in logits)
+    full, other = (Evaluation(rows, correct, subsets, "", clusters, population) for rows in logits)
     return full, other
 
 
@@ -156,7 +156,7 @@ def test_a_cluster_is_in_one_fold_and_labels_are_in_all() -> None:
     label = np.repeat([0, 1], [300, 120])
     for clusters in (np.arange(420) // 12, np.arange(420) % 30):
         folds = folds_of(label, 3, clusters)
-        assert all(len(np.unique(folds[clusters == each])) == 1 for each in np.unique(clusters))
+        assert all(len(np.unique(folds[clusters == unit])) == 1 for unit in np.unique(clusters))
         counts = np.histogram2d(label, folds, (2, FOLDS))[0]
         assert (counts.max(1) - counts.min(1) <= [36, 36]).all()
         assert (counts > 0).all()
@@ -168,7 +168,7 @@ def test_a_label_in_one_cluster_has_a_figure_and_no_interval() -> None:
     logits = rng.normal(size=(2, 200, 2)) + 2 * np.eye(2)[label]
     correct, one = np.eye(2, dtype=bool)[label], np.where(label == 0, 0, np.arange(200))
     parts, plain = (
-        decompose(logits[0], logits[1:], correct, clusters=each).information for each in (one, None)
+        decompose(logits[0], logits[1:], correct, clusters=ids).information for ids in (one, None)
     )
     np.testing.assert_allclose(parts.changes, plain.changes)
     assert np.isnan(parts.intervals()[0].low)

@@ -67,22 +67,22 @@ def without(case: Case, means: MeanActivations, names: str) -> Any:
 def test_classes_are_log_probabilities_of_whole_answers(case64: Case) -> None:
     data = encoded()
     expected = written(case64.reference, data)
-    found = evaluate(case64.model, data, batch_size=2, in_domain=False)
-    torch.testing.assert_close(found.logits.double(), expected, rtol=0, atol=1e-5)
+    answers = evaluate(case64.model, data, batch_size=2, in_domain=False)
+    torch.testing.assert_close(answers.logits.double(), expected, rtol=0, atol=1e-5)
     assert expected.std(0).min() > 0.01
     for i, right in enumerate([0, 2, 1, 2, 0]):
         others = torch.cat([expected[i, :right], expected[i, right + 1 :]]).logsumexp(0)
-        assert found.margin[i] == pytest.approx(float(expected[i, right] - others), abs=1e-5)
+        assert answers.margin[i] == pytest.approx(float(expected[i, right] - others), abs=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
 def test_sweeps_score_the_answers_of_the_edited_model(case64: Case, engine: Any) -> None:
     data, names = encoded(), ["L0.H1", "L1.MLP", "L0.MLP+L1.H0"]
     means = means_of(case64, data)
-    found = ablate(case64.model, names, data, means, split="ood", engine=engine, batch_size=2)
-    for each, answers in found.without.items():
+    swept = ablate(case64.model, names, data, means, split="ood", engine=engine, batch_size=2)
+    for cut, answers in swept.without.items():
         with torch.no_grad():
-            expected = written(without(case64, means, str(each)), data).numpy()
+            expected = written(without(case64, means, str(cut)), data).numpy()
         np.testing.assert_allclose(answers.logits, expected, rtol=0, atol=1e-5)
 
 
@@ -116,8 +116,8 @@ def test_attribution_adds_up_the_slopes_of_an_answers_tokens(case64: Case) -> No
         others = torch.cat([scores[: scores.argmax()], scores[scores.argmax() + 1 :]])
         (slope,) = torch.autograd.grad(scores.max() - others.logsumexp(0), leaf)
         total += slope.abs()
-    found = attribution_scores(case64.model, data, means, batch_size=3)
-    torch.testing.assert_close(found.double(), total / len(TEXTS), rtol=0, atol=1e-6)
+    slopes = attribution_scores(case64.model, data, means, batch_size=3)
+    torch.testing.assert_close(slopes.double(), total / len(TEXTS), rtol=0, atol=1e-6)
 
 
 def test_the_longest_answer_needs_room_after_the_prompt() -> None:

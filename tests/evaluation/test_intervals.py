@@ -33,10 +33,10 @@ def test_differences_of_answers_by_hand() -> None:
     each more example is counted: (1 + 1) / 6 - 1 / 36 = 11 / 36, so that the standard error is
     sqrt(11 / 36 / 6) = 0.22567; Student's t with 3 degrees of freedom is 3.18245.
     """
-    found = mean_interval(np.array([1.0, 0, 0, 0]), answers=True)
-    assert found.mean == 0.25
-    assert found.low == pytest.approx(1 / 6 - 3.18245 * 0.22567, abs=1e-4)
-    assert found.high == pytest.approx(1 / 6 + 3.18245 * 0.22567, abs=1e-4)
+    interval = mean_interval(np.array([1.0, 0, 0, 0]), answers=True)
+    assert interval.mean == 0.25
+    assert interval.low == pytest.approx(1 / 6 - 3.18245 * 0.22567, abs=1e-4)
+    assert interval.high == pytest.approx(1 / 6 + 3.18245 * 0.22567, abs=1e-4)
 
 
 def test_no_answer_that_changes_does_not_say_that_none_ever_does() -> None:
@@ -50,17 +50,17 @@ def test_no_answer_that_changes_does_not_say_that_none_ever_does() -> None:
 
 def test_a_share_by_hand() -> None:
     """Wilson, 9 of 10: (0.9 + z2 / 20 -+ z sqrt(0.009 + z2 / 400)) / (1 + z2 / 10), z = 1.95996."""
-    found = share_interval(np.array([True] * 9 + [False]))
-    assert found.mean == 0.9
-    assert found.low == pytest.approx(0.59585, abs=1e-5)
-    assert found.high == pytest.approx(0.98212, abs=1e-5)
+    interval = share_interval(np.array([True] * 9 + [False]))
+    assert interval.mean == 0.9
+    assert interval.low == pytest.approx(0.59585, abs=1e-5)
+    assert interval.high == pytest.approx(0.98212, abs=1e-5)
     none = share_interval(np.zeros(10, dtype=bool))
     assert (none.low, none.high) == (0, pytest.approx(0.27753, abs=1e-5))
 
 
 def test_measured_values_against_resamples_one_by_one() -> None:
     values = np.random.default_rng(5).exponential(size=20)
-    found = mean_interval(values, n_resamples=300, level=0.9, seed=3)
+    interval = mean_interval(values, n_resamples=300, level=0.9, seed=3)
     counts = drawn_clusters(np.random.default_rng(3), 20, 300)
     t = []
     for column in counts.T:
@@ -69,8 +69,8 @@ def test_measured_values_against_resamples_one_by_one() -> None:
     low, high = np.quantile(t, [0.05, 0.95])
     student, error = stats.t.ppf(0.95, 19), values.std(ddof=1) / math.sqrt(20)
     assert high < student < -low  # skewed to the right: the upper end is farther away
-    assert found.low == pytest.approx(values.mean() - student * error)
-    assert found.high == pytest.approx(values.mean() - low * error)
+    assert interval.low == pytest.approx(values.mean() - student * error)
+    assert interval.high == pytest.approx(values.mean() - low * error)
 
 
 def test_rows_share_their_resamples() -> None:
@@ -88,10 +88,10 @@ def test_rows_share_their_resamples() -> None:
     st.booleans(),
 )
 def test_the_mean_is_inside_and_signs_mirror(values: np.ndarray, answers: bool) -> None:
-    found, mirrored = (mean_interval(v, answers=answers, n_resamples=50) for v in (values, -values))
-    assert found.low <= found.mean + 1e-12
-    assert found.mean <= found.high + 1e-12
-    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
+    plain, mirrored = (mean_interval(v, answers=answers, n_resamples=50) for v in (values, -values))
+    assert plain.low <= plain.mean + 1e-12
+    assert plain.mean <= plain.high + 1e-12
+    assert (mirrored.low, mirrored.high) == pytest.approx((-plain.high, -plain.low), abs=1e-9)
 
 
 def test_one_example_has_no_interval_and_none_is_an_error() -> None:
@@ -100,10 +100,10 @@ def test_one_example_has_no_interval_and_none_is_an_error() -> None:
         share_interval(np.array([True])),
         *ratio_intervals(np.array([[2.0]]), np.array([[2.0]])),
     ]
-    for each in intervals:
-        assert each.mean == 1
-        assert math.isnan(each.low)
-        assert math.isnan(each.high)
+    for single in intervals:
+        assert single.mean == 1
+        assert math.isnan(single.low)
+        assert math.isnan(single.high)
     empty = np.array([])
     for interval in (
         lambda: mean_interval(empty),
@@ -146,9 +146,9 @@ def test_ends_of_a_ratio_are_where_the_difference_may_just_be_0(answers: bool) -
     rng = np.random.default_rng(1)
     over = (rng.random(60) < 0.7).astype(float) if answers else rng.normal(2, 1, 60)
     values = over * (rng.random(60) < 0.4) if answers else 0.5 * over + rng.normal(0, 0.5, 60)
-    (found,) = ratio_intervals(values[None], over[None], answers=answers, level=0.9)
-    assert found.mean == pytest.approx(values.mean() / over.mean())
-    for ratio in (found.low, found.high):
+    (interval,) = ratio_intervals(values[None], over[None], answers=answers, level=0.9)
+    assert interval.mean == pytest.approx(values.mean() / over.mean())
+    for ratio in (interval.low, interval.high):
         rest = values - ratio * over
         if answers:  # half an example each way for both, and what is neither: two more in all
             more = [0.5 * (value - ratio * base) ** 2 for value, base in PSEUDO]
@@ -163,7 +163,7 @@ PSEUDO = [(1, 0), (-1, 0), (0, 1), (0, -1)]
 
 
 def test_a_ratio_over_what_may_be_0_has_no_interval() -> None:
-    (found,) = ratio_intervals(np.array([[1.0, 2, 3]]), np.array([[1.0, -1, 0.5]]))
-    assert found.mean == pytest.approx(2 / (0.5 / 3))
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
+    (interval,) = ratio_intervals(np.array([[1.0, 2, 3]]), np.array([[1.0, -1, 0.5]]))
+    assert interval.mean == pytest.approx(2 / (0.5 / 3))
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)

@@ -30,7 +30,7 @@ def test_p_of_answers_says_what_their_interval_does(level: float) -> None:
     for n in (2, 5, 60):
         rows = rng.choice([-1.0, 0, 0, 0, 0.5, 1], (200, n))
         ends = mean_intervals(rows, answers=True, level=level)
-        outside = [each.low > 0 or each.high < 0 for each in ends]
+        outside = [interval.low > 0 or interval.high < 0 for interval in ends]
         assert (paired_p(rows, answers=True) < 1 - level).tolist() == outside
     assert any(outside)
     assert not all(outside)
@@ -75,17 +75,17 @@ def test_corrections_by_hand() -> None:
     st.sampled_from(["holm", "benjamini-hochberg", "none"]),
 )
 def test_corrected_p_values_keep_their_order_and_do_not_shrink(p: Any, correction: Any) -> None:
-    found = adjusted_p(p, correction)
-    assert (found >= p).all()
-    assert (found <= 1).all()
+    adjusted = adjusted_p(p, correction)
+    assert (adjusted >= p).all()
+    assert (adjusted <= 1).all()
     order = np.argsort(p, kind="stable")
-    assert (np.diff(found[order]) >= 0).all()
+    assert (np.diff(adjusted[order]) >= 0).all()
     smallest = min(1, len(p) * p.min())
     if correction == "holm":
-        assert found.min() == pytest.approx(smallest)
-        assert (found >= adjusted_p(p, "benjamini-hochberg") - 1e-15).all()
+        assert adjusted.min() == pytest.approx(smallest)
+        assert (adjusted >= adjusted_p(p, "benjamini-hochberg") - 1e-15).all()
     shuffled = adjusted_p(p[::-1], correction)
-    np.testing.assert_array_equal(shuffled[::-1], found)
+    np.testing.assert_array_equal(shuffled[::-1], adjusted)
 
 
 def test_step_down_by_hand() -> None:
@@ -97,12 +97,12 @@ def test_step_down_by_hand() -> None:
     """
     rows = np.array([[1.0, 3.0], [-1.0, 3.0]])
     n = 4000
-    found = step_down_p(rows, n_resamples=n)
-    np.testing.assert_allclose(found, [0.5, 0.5], atol=0.03)
+    p = step_down_p(rows, n_resamples=n)
+    np.testing.assert_allclose(p, [0.5, 0.5], atol=0.03)
     # With two examples more, the variance has 1 / 2 + mean ** 2 / 2 more. Observed: 0.5 / 0.935 and
     # 1 / 1; resamples of the first 0.5 / 0.791, of the second 0.
-    found = step_down_p(np.array([[1.0, 0], [1, 1]]), answers=True, n_resamples=n)
-    np.testing.assert_allclose(found, [0.5, 1 / (n + 1)], atol=0.03)
+    p = step_down_p(np.array([[1.0, 0], [1, 1]]), answers=True, n_resamples=n)
+    np.testing.assert_allclose(p, [0.5, 1 / (n + 1)], atol=0.03)
 
 
 def test_a_row_beside_its_copies_is_corrected_for_nothing() -> None:

@@ -145,23 +145,23 @@ def test_words_that_are_not_read_may_have_minus_infinity(cases: Cases) -> None:
     data = encoded("gpt2-lm")
     assert data.answers is not None
     other = next(i for i in range(5, helpers.VOCABULARY) if (i,) not in data.answers.values())
-    found = evaluate(silent(cases, other), data, in_domain=False)
+    result = evaluate(silent(cases, other), data, in_domain=False)
     expected = evaluate(cases.get("gpt2-lm").model, data, in_domain=False)
-    torch.testing.assert_close(found.logits, expected.logits)
+    torch.testing.assert_close(result.logits, expected.logits)
 
 
 def test_a_label_may_be_any_word_that_is_said(cases: Cases) -> None:
     model, plain = silent(cases, 3, 30), cases.get("gpt2-lm").model
     batch = helpers.padded(helpers.texts())
     labels = torch.tensor([5, 6, 7, 8, 9])
-    found = evaluate(model, [batch | {"labels": labels}], in_domain=False)
-    assert found.logits[:, [3, 30]].eq(-INF).all()
+    result = evaluate(model, [batch | {"labels": labels}], in_domain=False)
+    assert result.logits[:, [3, 30]].eq(-INF).all()
     said = torch.tensor([i for i in range(helpers.VOCABULARY) if i not in (3, 30)])
     logits = evaluate(plain, [batch | {"labels": labels}], in_domain=False).logits[:, said]
     right = torch.stack([logits[i, list(said).index(label)] for i, label in enumerate(labels)])
     others = (logits.double().exp().sum(1) - right.double().exp()).log()
-    np.testing.assert_allclose(found.margin, (right - others).numpy(), atol=1e-4)
-    assert kl(found.logits, found.logits).tolist() == [0.0] * 5
+    np.testing.assert_allclose(result.margin, (right - others).numpy(), atol=1e-4)
+    assert kl(result.logits, result.logits).tolist() == [0.0] * 5
     for engine in ("tree", "restart", "reference"):
         swept = ablate(
             model, ["L0.H1"], [batch | {"labels": labels}], fill="zero", split="ood", engine=engine

@@ -141,8 +141,8 @@ def test_values_have_the_mean_and_the_spread_of_a_mean_over_labels() -> None:
     right = [(logits.argmax(-1) == label).astype(float) for logits in (full, *other)]
     for values, changed in zip(effect.values, right[1:], strict=True):
         changes = [(changed - right[0])[label == i] for i in (0, 1)]
-        assert values.mean() == pytest.approx(np.mean([each.mean() for each in changes]))
-        variance = sum(each.var() / len(each) for each in changes) / 4
+        assert values.mean() == pytest.approx(np.mean([change.mean() for change in changes]))
+        variance = sum(change.var() / len(change) for change in changes) / 4
         assert values.var() / len(values) == pytest.approx(variance)
 
 

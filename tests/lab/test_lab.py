@@ -83,17 +83,17 @@ def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) 
     inside, outside, other = (table[table["subset"] == "all"] for table in tables)
     expected = component_roles(inside, outside, ood_mean=other)
     expected = confirm_roles(expected, answers).set_index("component")
-    found = ranked.set_index("component").loc[expected.index]
-    assert found.pop("injected_margin").notna().all()
-    pd.testing.assert_frame_equal(found, expected)
+    rows = ranked.set_index("component").loc[expected.index]
+    assert rows.pop("injected_margin").notna().all()
+    pd.testing.assert_frame_equal(rows, expected)
 
 
 def test_what_heads_attend_to(lab: Lab, model: Any) -> None:
-    found = lab.heads().table
+    heads = lab.heads().table
     examples = lab.data["id"].examples.sample(16, SMALL.data.seed)
     expected = categorize_heads(model, examples)
-    assert found["category"].tolist() == expected["category"].tolist()
-    np.testing.assert_allclose(found["mass_previous"], expected["mass_previous"])
+    assert heads["category"].tolist() == expected["category"].tolist()
+    np.testing.assert_allclose(heads["mass_previous"], expected["mass_previous"])
 
 
 def test_a_decoder_by_prompt(store: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_decoder_by_prompt(store: Path) -> None:
 def test_attention_on_one_sentence(lab: Lab, model: Any) -> None:
     text = FRAMES["id"]["text_a"].iloc[0]
     view = lab.show_attention(text, ["L0.H1", "L2.H3"])
-    assert [each.component for each in view.examples] == ["L0.H1", "L2.H3"]
+    assert [example.component for example in view.examples] == ["L0.H1", "L2.H3"]
     ids = lab.tokenizer(text, return_tensors="pt")["input_ids"]
     _, cache = model.run_with_cache(ids)
     pattern = cache["blocks.2.attn.hook_pattern"][0, 3]
@@ -125,8 +125,8 @@ def test_attention_on_one_sentence(lab: Lab, model: Any) -> None:
 def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanActivations) -> None:
     flips = lab.flips().table
     for name in ("L0.MLP", flips["component"].iloc[0]):
-        found = flips[flips["component"] == name]
-        split, part = next(iter(found.groupby("split", sort=False)))
+        rows = flips[flips["component"] == name]
+        split, part = next(iter(rows.groupby("split", sort=False)))
         data, mask = lab.data[str(split)], Mask.full(model).without(name)
         full = evaluate(model, data, in_domain=False)
         without = evaluate(model, data, mask=mask, means=means, in_domain=False)
@@ -188,7 +188,7 @@ def test_another_lab_finds_what_was_done(
     again = mechcore.open("embedded", **records, store=store, settings=SMALL)
     keys = again.store.all_keys()
     monkeypatch.setattr("mechcore.ablation.sweeps.TreeEngine.run", None)
-    assert [each.mask for each in again.subnetworks()] == [each.mask for each in trained]
+    assert [core.mask for core in again.subnetworks()] == [core.mask for core in trained]
     pd.testing.assert_frame_equal(again.roles().table, roles)
     assert again.store.all_keys() == keys
     assert not set(again.store.unused()) & {job.key for job in again._used.values()}
@@ -223,8 +223,8 @@ def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> No
         store=tmp_path / "store",
     )
     for split in ("id", "ood"):
-        found = lab.data[split].examples.frame
-        pd.testing.assert_frame_equal(found, FRAMES[split], check_dtype=False)
+        table = lab.data[split].examples.frame
+        pd.testing.assert_frame_equal(table, FRAMES[split], check_dtype=False)
 
 
 @pytest.fixture
@@ -317,6 +317,6 @@ def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
     with pytest.raises(StudyError, match=r"sparsity 0\.999.* keeps"):
         lab.subnetworks(0.999)
     assert len(lab.subnetworks(0.3)) == 3
-    assert [each.name for each in lab.subnetworks(0.3, seeds=0)] == ["s0.30-seed0"]
+    assert [core.name for core in lab.subnetworks(0.3, seeds=0)] == ["s0.30-seed0"]
     with pytest.raises(InputError, match="seed -1: expected a whole number"):
         lab.subnetworks(0.3, seeds=-1)

@@ -79,11 +79,11 @@ class Plain:
 
     def _heads(self, layer: int, blind_to: dict[Any, Any]) -> Tensor:
         seen = self._at(layer, self._stream(layer))
-        found = seen["z"].clone()
+        out = seen["z"].clone()
         for head in range(HEADS):
             if (head, "all") in blind_to:
                 view = self._at(layer, self._stream(layer, blind_to[head, "all"]))
-                found[:, :, head] = view["z"][:, :, head]
+                out[:, :, head] = view["z"][:, :, head]
         swapped = {key: who for key, who in blind_to.items() if key[1] in "qkv"}
         if swapped:
             mixed = {name: seen[name].clone() for name in "qkv"}
@@ -95,9 +95,9 @@ class Plain:
                 mixed[what][..., columns] = view[what][..., columns]
             whole = [head for head in range(HEADS) if (head, "all") in blind_to]
             z = self._at(layer, self._stream(layer), force=mixed)["z"]
-            z[:, :, whole] = found[:, :, whole]
-            found = z
-        return found
+            z[:, :, whole] = out[:, :, whole]
+            out = z
+        return out
 
     def _written(self, layer: int, blind_to: Collection[Component]) -> tuple[Tensor, Tensor]:
         """What attention and MLP of a layer add, for somebody blind to some."""
@@ -117,21 +117,21 @@ class Plain:
     ) -> tuple[Tensor, Tensor | None]:
         """The input of a layer, and what attention puts out there if an MLP is to read it."""
         x = self._embedding()
-        for each in range(layer):
-            attention, out = self._written(each, blind_to)
-            x = self.after_mlp(self.layers[each], self.after(self.layers[each], x, attention), out)
+        for i in range(layer):
+            attention, out = self._written(i, blind_to)
+            x = self.after_mlp(self.layers[i], self.after(self.layers[i], x, attention), out)
         return x, self._written(layer, blind_to)[0] if mlp else None
 
     def _embedding(self) -> Tensor:
-        found = []
+        kept = []
 
         def keep(module: Any, args: Any, kwargs: Any) -> None:
-            found.append(args[0] if args else kwargs["hidden_states"])
+            kept.append(args[0] if args else kwargs["hidden_states"])
 
         handle = self.layers[0].register_forward_pre_hook(keep, with_kwargs=True)
         self.model(input_ids=self.ids)
         handle.remove()
-        return found[0]
+        return kept[0]
 
     def _at(
         self,
@@ -294,12 +294,12 @@ SETS = {
 def test_cut_paths_are_those_of_a_plain_loop(loaded: Load, name: str, paths: str) -> None:
     of = loaded(name)
     rows = texts((6, 9))
-    found = logits(of.model, paths, of.means, padded(rows))
-    for row, mine in zip(rows, found, strict=True):
+    answers = logits(of.model, paths, of.means, padded(rows))
+    for row, mine in zip(rows, answers, strict=True):
         expected = of.plain.run(row[None], PathSet.of(paths), *of.fills)[0]
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-5)
     whole = forward(of.model, padded(rows))
-    assert (found - whole).abs().max() > 1e-4  # something changed
+    assert (answers - whole).abs().max() > 1e-4  # something changed
     assert torch.equal(logits(of.model, PathSet.of([]), of.means, padded(rows)), whole)
 
 
@@ -312,9 +312,9 @@ def test_what_is_not_kept_is_cut_as_in_a_circuit_of_edges(
     kept = torch.rand(len(edges), generator=torch.Generator().manual_seed(2)) < 0.4
     cut = PathSet.of([edge for edge, keep in zip(edges, kept, strict=True) if not keep])
     row = texts((6,))[0]
-    found = logits(of.model, cut, of.means, padded([row]))
+    answers = logits(of.model, cut, of.means, padded([row]))
     expected = of.plain.run(row[None], cut, *of.fills)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(answers, expected, rtol=0, atol=1e-5)
 
 
 def test_without_norms_a_path_carries_its_difference_alone() -> None:
@@ -345,8 +345,8 @@ def test_without_norms_a_path_carries_its_difference_alone() -> None:
     sets |= {"L0.H1>L1.H0": (61, 15), "L0.H0+L0.H1>L1.H0": (51, 15), "L0.H0>L1.H0.q": (76, 15)}
     sets |= {"L0.H0>answer": (76, 13), "L1.H0>answer": (1, 15), "L0.H0>L1.H0+answer": (66, 13)}
     for paths, expected in sets.items():
-        found = logits(model, PathSet.of(paths or []), None, batch, fill="zero")
-        assert found[0, 0].tolist() == list(expected), paths
+        answers = logits(model, PathSet.of(paths or []), None, batch, fill="zero")
+        assert answers[0, 0].tolist() == list(expected), paths
 
 
 @pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
@@ -359,11 +359,11 @@ def test_all_paths_out_of_a_set_are_its_ablation(loaded: Load, name: str, fill: 
         senders = [Component(0, 1), Component(0), Component(1, 2)]
         paths = every_path_out_of(senders, model)
         batch = padded(texts((6, 9, 2)))
-        found = logits(model, paths, means, batch, fill=fill, seed=3)
+        answers = logits(model, paths, means, batch, fill=fill, seed=3)
         mask = Mask.full(model).without(senders)
         with torch.no_grad(), masked(model, mask, means, fill, seed=3) as run:
             expected = run(batch)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(answers, expected, rtol=0, atol=1e-12)
     finally:
         model.float()
 
@@ -371,15 +371,15 @@ def test_all_paths_out_of_a_set_are_its_ablation(loaded: Load, name: str, fill: 
 def every_path_out_of(senders: Sequence[Component], model: Any) -> PathSet:
     parallel = runs_in_parallel(model)
     receivers = [*map(Receiver, ModelShape.of(model).components), Receiver(None)]
-    found = []
+    paths = []
     for sender, receiver in itertools.product(senders, receivers):
         try:
             path = Path(sender, receiver)
             path.check(ModelShape.of(model), parallel=parallel)
         except InputError:
             continue
-        found.append(path)
-    return PathSet.of(found)
+        paths.append(path)
+    return PathSet.of(paths)
 
 
 @pytest.mark.parametrize("what", ["k", "v"])
@@ -406,8 +406,8 @@ def test_sets_side_by_side_are_each_alone(loaded: Load, draw: st.DataObject) -> 
     ]
     batch = padded(texts((5, 3)), side=draw.draw(st.sampled_from(["left", "right"])))
     together = logits(of.model, sets, of.means, batch)
-    for each, mine in zip(sets, together, strict=True):
-        alone = logits(of.model, each, of.means, batch)
+    for cut, mine in zip(sets, together, strict=True):
+        alone = logits(of.model, cut, of.means, batch)
         torch.testing.assert_close(mine, alone, rtol=0, atol=1e-5)
 
 

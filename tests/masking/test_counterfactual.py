@@ -68,8 +68,8 @@ def test_it_is_patching_by_hand(case64: Case) -> None:
     fill = Counterfactual.of(pairs)
     rows = [5, 0, 3, 6]
     with torch.no_grad(), masked(case64.model, Mask(several), means, fill) as run:
-        found = run(data.rows(rows))
-    for values, logits in zip(several, found, strict=True):
+        answers = run(data.rows(rows))
+    for values, logits in zip(several, answers, strict=True):
         for row, got in zip(rows, logits, strict=True):
             given = list(data.input_ids[row]), list(pairs.input_ids[row])
             expected = by_hand(case64, values, *given, means)
@@ -77,7 +77,7 @@ def test_it_is_patching_by_hand(case64: Case) -> None:
     whole = evaluate(case64.model, data, in_domain=False).logits
     alone = evaluate(case64.model, data, mask=Mask(several[0]), means=means, fill=fill)
     assert (alone.logits - whole).abs().max() > 1e-3
-    torch.testing.assert_close(alone.logits[rows].double(), found[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(alone.logits[rows].double(), answers[0], rtol=0, atol=1e-5)
 
 
 def test_each_row_may_have_a_mask_and_padding_any_side(cases: Cases) -> None:
@@ -89,11 +89,11 @@ def test_each_row_may_have_a_mask_and_padding_any_side(cases: Cases) -> None:
     left["index"] = batch["index"]
     assert not torch.equal(left["input_ids"], batch["input_ids"])
     with torch.no_grad(), masked(case.model, Mask(masks), means, Counterfactual.of(pairs)) as run:
-        found = run.rows(left)
+        answers = run.rows(left)
     for i in range(N):
         given = list(data.input_ids[i]), list(pairs.input_ids[i])
         expected = by_hand(case, masks[i], *given, means)
-        torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(answers[i], expected, rtol=0, atol=1e-6)
 
 
 def turned(data: EncodedExamples) -> EncodedExamples:
@@ -111,11 +111,11 @@ def test_all_engines_agree(case: Case) -> None:
         ablate(case.model, sets, data, means, engine=engine, **options)
         for engine in ("tree", "restart", "reference")
     )
-    for each in reference.without:
-        drops = reference.changes(each, "margin")
+    for cut in reference.without:
+        drops = reference.changes(cut, "margin")
         assert np.abs(drops).max() > 1e-4
-        for found in (tree, restart):
-            np.testing.assert_allclose(found.changes(each, "margin"), drops, rtol=0, atol=1e-4)
+        for swept in (tree, restart):
+            np.testing.assert_allclose(swept.changes(cut, "margin"), drops, rtol=0, atol=1e-4)
 
 
 def labelled(data: EncodedExamples, labels: list[str]) -> EncodedExamples:
@@ -130,8 +130,8 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
     options: dict[str, Any] = {"split": "ood", "seed": 4}
     named = ablate(*arguments, fill="counterfactual", state=tmp_path / "state", **options)
     given = ablate(*arguments, fill=Counterfactual.of(paired(data, 4)), **options)
-    for each, other in zip(named.without, given.without, strict=True):
-        drops = named.changes(each, "margin")
+    for cut, other in zip(named.without, given.without, strict=True):
+        drops = named.changes(cut, "margin")
         np.testing.assert_array_equal(drops, given.changes(other, "margin"))
         assert np.abs(drops).max() > 1e-4
     unnamed: Any = {"fill": lambda *given: fill_of(*given[:2], "mean", 0)}
@@ -145,8 +145,8 @@ def test_a_state_is_that_of_the_pairs(cases: Cases, tmp_path: Any) -> None:
     options: dict[str, Any] = {"split": "ood", "state": tmp_path / "state"}
     pairs = turned(data)
     first, again = (ablate(*arguments, fill=Counterfactual.of(pairs), **options) for _ in range(2))
-    for each in first.without:
-        np.testing.assert_array_equal(first.changes(each, "margin"), again.changes(each, "margin"))
+    for cut in first.without:
+        np.testing.assert_array_equal(first.changes(cut, "margin"), again.changes(cut, "margin"))
     ablate(*arguments, fill=Counterfactual.of(data), **options)
     assert len(list((tmp_path / "state").iterdir())) == 2
     with pytest.raises(InputError, match="has 12 pairs for 5 examples"):
@@ -162,12 +162,12 @@ def test_in_a_race_an_example_has_the_pair_of_a_sweep(cases: Cases, tmp_path: An
     for fill in ("counterfactual", Counterfactual.of(turned(data))):
         options: dict[str, Any] = {"fill": fill, "split": "ood", "seed": 4}
         folder = tmp_path / f"race-{isinstance(fill, str)}"
-        found = race(case.model, names, data, means, least=1e-9, state=folder, **options)
+        raced = race(case.model, names, data, means, least=1e-9, state=folder, **options)
         swept = ablate(case.model, [*names, *members], data, means, **options)
         changes = {str(cut): swept.changes(cut, "margin").mean() for cut in swept.sets}
         expected = [changes[n] - sum(changes[c] for c in n.split("+")) for n in names]
-        assert found.decisions["exact"].all()
-        np.testing.assert_allclose(found.decisions["effect"], expected, rtol=0, atol=1e-5)
+        assert raced.decisions["exact"].all()
+        np.testing.assert_allclose(raced.decisions["effect"], expected, rtol=0, atol=1e-5)
 
 
 def test_pairs_have_another_label_and_the_nearest_length() -> None:
@@ -183,7 +183,7 @@ def test_pairs_have_another_label_and_the_nearest_length() -> None:
         paired(data.part([0, 1]))
     data = labelled(plain(encoded_for("bert", 4)), ["Not_A", "not-a", "b", "B"])
     names = [paired(data, seed).examples.frame["label"].str.lower().tolist() for seed in range(5)]
-    assert all(each == ["b", "b"] for each in (one[:2] for one in names))
+    assert all(two == ["b", "b"] for two in (one[:2] for one in names))
     assert all("b" not in one[2:] for one in names)
     for unknown in ("", "-"):
         some = labelled(plain(encoded_for("bert", 4)), ["a", "b", unknown, unknown])

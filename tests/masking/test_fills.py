@@ -48,12 +48,12 @@ def test_a_registered_fill_is_as_weights_edited_by_hand(case: Case) -> None:
     means = MeanActivations.compute(case.model, [padded(rows)])
     mask = Mask.full(case.model).without("L0.H1", "L1.MLP")
     with masked(case.model, mask, means, "half") as run:
-        found = run(padded(rows))
+        logits = run(padded(rows))
     by_hand = edited(case.reference, {(0, 1): means.z[0, 1] / 2}, {1: means.mlp[1] / 2})
     expected = reference_logits(by_hand, rows)
     whole = reference_logits(case.reference, rows)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4, check_dtype=False)
-    assert (found - whole).abs().max() > 1e-3
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4, check_dtype=False)
+    assert (logits - whole).abs().max() > 1e-3
     assert fill_of(case.model, None, "ones", 0).values("mlp", 0, None, None).mean() == 1
     with pytest.raises(InputError, match=r"fill 'half' needs means; pass MeanActivations\.compute"):
         fill_of(case.model, None, "half", 0)
@@ -70,14 +70,14 @@ def _damaged(values: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "found"),
+    ("change", "error", "text"),
     [
         (_samples, InputError, r"gave \(3, 4, 4\) for heads; expected a tensor \(4, 4\), \[head"),
         (_damaged, NotFiniteError, "gave values that are NaN or infinite"),
         (lambda values: None, InputError, "gave NoneType for heads; expected a tensor"),
     ],
 )
-def test_fills_of_other_things_are_named(cases: Cases, change: Any, error: Any, found: str) -> None:
+def test_fills_of_other_things_are_named(cases: Cases, change: Any, error: Any, text: str) -> None:
     class Other(Fill):
         def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Any:
             return change(getattr(self.means, kind)[layer])
@@ -85,7 +85,7 @@ def test_fills_of_other_things_are_named(cases: Cases, change: Any, error: Any, 
     model = cases.get("bert").model
     batch, mask = padded(texts()), Mask.full(model).without("L0.H1")
     means = MeanActivations.compute(model, [batch])
-    refused = pytest.raises(error, match=rf"fill Other: values\('z', layer=0\) {found}")
+    refused = pytest.raises(error, match=rf"fill Other: values\('z', layer=0\) {text}")
     with refused, masked(model, mask, means, Other) as run:
         run(batch)
 
@@ -146,9 +146,9 @@ def test_answers_and_gradients_are_those_of_hooks(model: Any, side: str, by_row:
     drawn = 1.5 * torch.rand(*size, shape.n_layers, shape.columns, generator=generator) - 0.25
     drawn = drawn.clamp(0, 1)
     read = read_position(model, inputs)
-    found, expected = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
+    values, expected = drawn.clone().requires_grad_(), drawn.clone().requires_grad_()
     with frozen(model):
-        got = masked_stack(stack_of(model), inputs, read, found, means.z, means.mlp)
+        got = masked_stack(stack_of(model), inputs, read, values, means.z, means.mlp)
         mask = Mask(expected.flatten(0, 1) if by_row else expected, has_mlps=shape.has_mlps)
         with masked(model, mask, means) as run:
             if by_row:
@@ -160,10 +160,10 @@ def test_answers_and_gradients_are_those_of_hooks(model: Any, side: str, by_row:
         logits = logits[:, torch.arange(n), read]
     torch.testing.assert_close(got, logits, rtol=0, atol=2e-5)
     weights = torch.randn(got.shape, generator=generator)
-    for answers, leaf in ((got, found), (logits, expected)):
+    for answers, leaf in ((got, values), (logits, expected)):
         (answers * weights).sum().backward()
         assert leaf.grad is not None
-    torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(values.grad, expected.grad, rtol=1e-3, atol=1e-5)
 
 
 def _inputs(model: Any, side: str = "right") -> dict[str, Any]:

@@ -174,12 +174,12 @@ def test_batched_masks_equal_one_at_a_time_in_order(case: Case, fill: Any, side:
     means = means_of(model)
     full = Mask.full(model)
     masks = [Mask(MASKS[0]), full, full.only("1.1", "0.mlp"), Mask(MASKS[1])]
-    found = masked_logits(model, Mask.stack(masks), means, batch, fill=fill, seed=5)
-    assert found.shape == (4, 5, 3)
+    logits = masked_logits(model, Mask.stack(masks), means, batch, fill=fill, seed=5)
+    assert logits.shape == (4, 5, 3)
     for i, mask in enumerate(masks):
         alone = masked_logits(model, mask, means, batch, fill=fill, seed=5)
-        close(found[i], alone, 1e-5)
-        assert (found[i] - found[i - 1]).abs().max() > 1e-3
+        close(logits[i], alone, 1e-5)
+        assert (logits[i] - logits[i - 1]).abs().max() > 1e-3
 
 
 def test_rows_given_to_the_model_itself_are_ordered_mask_by_mask(case: Case) -> None:
@@ -213,26 +213,26 @@ def test_rows_are_those_alone_under_their_mask(case: Case, per_position: bool, s
     model, rows = case.model, texts((8, 3, 6, 1, 8))
     means, masks = means_of(model, per_position=per_position), masks_for_rows(5)
     batch = padded(rows, side, extra=2, noise=4)
-    found = logits_by_row(model, masks, means, batch)
-    assert found.shape == (5, 3)
+    logits = logits_by_row(model, masks, means, batch)
+    assert logits.shape == (5, 3)
     with torch.no_grad():
         unmasked = forward(model, batch)
     for i, row in enumerate(rows):
         alone = masked_logits(model, masks[i], means, padded([row]))
-        close(found[i], alone[0], 1e-5)
-        assert (found[i] - unmasked[i]).abs().max() > 1e-3
+        close(logits[i], alone[0], 1e-5)
+        assert (logits[i] - unmasked[i]).abs().max() > 1e-3
 
 
 def test_as_many_masks_as_rows_are_needed(case: Case) -> None:
     model, batch = case.model, padded(texts())
     before = hook_counts(model)
-    for mask, found in (
+    for mask, counts in (
         (Mask(MASKS), "5 rows and 3 masks"),
         (masks_for_rows(10), "5 rows and 10 masks"),
         (Mask(MASKS[0]), "5 rows and 1 masks"),
     ):
         with (
-            pytest.raises(InputError, match=f"{found}; expected one for each row"),
+            pytest.raises(InputError, match=f"{counts}; expected one for each row"),
             masked(model, mask, means_of(model)) as run,
         ):
             run.rows(batch)
@@ -306,15 +306,15 @@ def test_values_changed_inside_the_block_count_everywhere(
     values[1] *= 0.75
     values = values if several else values[0]
     mask = Mask(values.clone().requires_grad_(trained))
-    rows = {name: each.repeat(2 if several else 1, 1) for name, each in batch.items()}
+    rows = {name: tensor.repeat(2 if several else 1, 1) for name, tensor in batch.items()}
     with masked(model, mask, means) as run:
         before = run(batch).detach()
         with torch.no_grad():
             change(mask)
-        found, of_the_model = run(batch), model(rows.pop("input_ids"), **rows)
-    assert mask.values.requires_grad or not found.requires_grad
+        logits, of_the_model = run(batch), model(rows.pop("input_ids"), **rows)
+    assert mask.values.requires_grad or not logits.requires_grad
     expected = masked_logits(model, Mask(mask.values.detach().clone()), means, batch)
-    assert torch.equal(found, expected)
+    assert torch.equal(logits, expected)
     assert torch.equal(of_the_model.view_as(expected), expected)
     assert (expected - before).abs().max() > 1e-3
 
@@ -455,11 +455,11 @@ def test_a_bridged_language_model_equals_edited_weights(cases: Cases, ablation: 
     means, rows = means_of(case.model), texts((6, 6))
     other = edited(case.reference, *as_edit(components, means.z, means.mlp))
     mask = Mask.full(case.model).without(components)
-    found = masked_logits(case.model, mask, means, padded(rows))
+    logits = masked_logits(case.model, mask, means, padded(rows))
     with torch.no_grad():
         expected = other(input_ids=torch.stack(rows)).logits
-    assert found.shape == (2, 6, helpers.VOCABULARY)
-    close(found, expected, 1e-9)
+    assert logits.shape == (2, 6, helpers.VOCABULARY)
+    close(logits, expected, 1e-9)
 
 
 @pytest.fixture
@@ -487,12 +487,12 @@ def edit_hooked(model: Any, components: Sequence[str], means: MeanActivations) -
 def test_a_hooked_transformer_equals_edited_weights(hooked: Any, ablation: str, side: str) -> None:
     components, batch = ABLATIONS[ablation], padded(texts(), side, extra=1)
     means = means_of(hooked)
-    found = masked_logits(hooked, Mask.full(hooked).without(components), means, batch)
+    logits = masked_logits(hooked, Mask.full(hooked).without(components), means, batch)
     with torch.no_grad():
         unmasked = forward(hooked, batch)
         edit_hooked(hooked, components, means)
         expected = forward(hooked, batch)
-    close(found, expected, 1e-5)
+    close(logits, expected, 1e-5)
     assert (unmasked - expected).abs().max() > 1e-2
 
 
@@ -503,12 +503,12 @@ def test_a_hooked_encoder_equals_edited_weights(ablation: str) -> None:
     means, rows = means_of(model), texts()
     mask = Mask.full(model).without(components)
     batches = [padded(rows, "right", extra=2, noise=1), padded(rows, "left", noise=2)]
-    found = [masked_logits(model, mask, means, batch) for batch in batches]
+    by_batch = [masked_logits(model, mask, means, batch) for batch in batches]
     with torch.no_grad():
         edit_hooked(model, components, means)
         for i, row in enumerate(rows):
             expected = forward(model, {"input_ids": row[None]})[0]
-            for logits in found:  # an encoder's rows come back with their padding on the right
+            for logits in by_batch:  # an encoder's rows come back with their padding on the right
                 close(logits[i, : len(row)], expected, 1e-5)
 
 

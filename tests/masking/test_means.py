@@ -101,8 +101,8 @@ def test_samples_are_tokens_that_occurred_each_at_most_once(case: Case, side: st
     assert (torch.cdist(tokens, tokens) + 10 * torch.eye(len(tokens))).min() > 1e-2
     batches = [padded(rows[:2], side, noise=1), padded(rows[2:], side, extra=3, noise=2)]
     for n in (1, 7):
-        found = origins(MeanActivations.compute(case.model, batches, n_samples=n), tokens)
-        assert len(set(found)) == len(found) == n
+        sample = origins(MeanActivations.compute(case.model, batches, n_samples=n), tokens)
+        assert len(set(sample)) == len(sample) == n
     everything = MeanActivations.compute(case.model, batches, n_samples=1000)
     assert sorted(origins(everything, tokens)) == list(range(sum(LENGTHS)))
     assert len(MeanActivations.compute(case.model, batches, n_samples=0).samples_z) == 0
@@ -117,9 +117,9 @@ def test_samples_are_drawn_uniformly_by_the_seed_alone(cases: Cases) -> None:
     first: Counter[int] = Counter()
     for seed in range(72):
         drawn = MeanActivations.compute(case.model, batches, n_samples=4, seed=seed)
-        found = origins(drawn, tokens)
-        inclusions.update(found)
-        first[found[0]] += 1
+        sample = origins(drawn, tokens)
+        inclusions.update(sample)
+        first[sample[0]] += 1
     again = MeanActivations.compute(case.model, batches, n_samples=4, seed=71)
     assert torch.equal(again.samples_z, drawn.samples_z)
     # Each of the 12 tokens is in a sample of 4 with probability 1/3: in 24 +- 4 of 72.

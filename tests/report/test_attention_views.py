@@ -28,14 +28,14 @@ HOSTILE = "</script><b>&\"'"
 
 def calls(html: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Place, element and properties of every drawing."""
-    found = []
+    drawings = []
     for script in Page(html).scripts:
         if (place := re.search(r'getElementById\("([^"]+)"\)', script)) is None:
             continue
         drawn = re.search(r"CircuitsVis\.render\(place\.id, CircuitsVis\.(\w+), (.*)\);\n", script)
         assert drawn is not None
-        found.append((place[1], drawn[1], json.loads(drawn[2])))
-    return found
+        drawings.append((place[1], drawn[1], json.loads(drawn[2])))
+    return drawings
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def test_hostile_tokens_stay_in_their_script() -> None:
 @pytest.mark.usefixtures("new_process")
 def test_a_notebook_gets_the_library_once() -> None:
     shown = [attention_view([PAIR])._repr_html_() for _ in range(3)]
-    assert [each.count(library_script()) for each in shown] == [1, 0, 0]
-    assert all(len(calls(each)) == 1 for each in shown)
+    assert [html.count(library_script()) for html in shown] == [1, 0, 0]
+    assert all(len(calls(html)) == 1 for html in shown)
 
 
 def test_the_library_is_that_of_circuitsvis_and_one_script() -> None:

@@ -50,16 +50,16 @@ def test_without_its_first_table_a_section_was_not_run(empty: dict[str, pd.DataF
 
 
 def test_a_section_has_its_verdicts_first_and_offers_its_tables() -> None:
-    found = heads(run_of(changes=pd.DataFrame({"a": [1, 2]})))
-    assert texts(found) == ["Claim 1: It holds. Verdict: supported.", "2 and None"]
-    assert (found.id, found.title) == ("heads", "Heads")
-    assert list(found.files) == ["changes.csv", "means.csv"]
+    section = heads(run_of(changes=pd.DataFrame({"a": [1, 2]})))
+    assert texts(section) == ["Claim 1: It holds. Verdict: supported.", "2 and None"]
+    assert (section.id, section.title) == ("heads", "Heads")
+    assert list(section.files) == ["changes.csv", "means.csv"]
 
 
 def test_a_quick_study_says_so_before_its_verdicts() -> None:
     quick = RunFolder(Path("run"), {"origins": {"epochs": "--quick"}}, {"verdicts": VERDICTS})
     other = RunFolder(Path("run"), {"origins": {"epochs": "file"}}, {"verdicts": VERDICTS})
-    assert [each.text for each in CLAIMS.findings(quick)] == [
+    assert [finding.text for finding in CLAIMS.findings(quick)] == [
         "Made with --quick, a test of all steps: these results are not meaningful.",
         "Supported: It holds.",
         "Supported: So does it.",
@@ -79,9 +79,9 @@ def test_lines_are_the_mean_over_seeds_and_several_seeds(
         columns=["seed", "n", "y"],
     )
     ax = Figure().subplots()
-    found = draw_over_seeds(ax, rows.sample(frac=1, random_state=0), "n", "y", "loss", "red", "o")
-    assert list(found) == [name]
+    drawn = draw_over_seeds(ax, rows.sample(frac=1, random_state=0), "n", "y", "loss", "red", "o")
+    assert list(drawn) == [name]
     mean = {1: [1.0, 2.0], 3: [2.0, 4.0]}[lines]
-    np.testing.assert_array_equal(found[name].get_ydata(), mean)
-    np.testing.assert_array_equal(found[name].get_xdata(), [10, 20])
+    np.testing.assert_array_equal(drawn[name].get_ydata(), mean)
+    np.testing.assert_array_equal(drawn[name].get_xdata(), [10, 20])
     assert len(ax.lines) == lines

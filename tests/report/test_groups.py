@@ -43,9 +43,9 @@ def test_one_label_out_of_domain_is_said_of_every_change(
     parts = {section.id: section.blocks for section in REPORT.sections(run)}
     for name in ("ablation", "interactions"):
         assert ONE_LABEL in parts[name]
-    for each, notes in ((run, [ONE_LABEL]), (two_labels, [])):
-        assert list(one_label_notes(each, each.tables["sweep"])) == notes
-        grid = grid_of(each, components_of(each))
+    for folder, notes in ((run, [ONE_LABEL]), (two_labels, [])):
+        assert list(one_label_notes(folder, folder.tables["sweep"])) == notes
+        grid = grid_of(folder, components_of(folder))
         assert grid is not None
         assert list(grid.notes) == notes
 

@@ -318,8 +318,8 @@ TERMS = [
 
 
 def test_the_longest_name_wins_in_any_case_and_spelling() -> None:
-    found = Explainer(TERMS).explain(Markup("Margins at a target sparsity, in-domain"))
-    assert found == (
+    text = Explainer(TERMS).explain(Markup("Margins at a target sparsity, in-domain"))
+    assert text == (
         '<abbr title="log-odds m" tabindex="0">Margins</abbr> at a '
         '<abbr title="share" tabindex="0">target sparsity</abbr>, '
         '<abbr title="x&lt;y" tabindex="0">in-domain</abbr>'

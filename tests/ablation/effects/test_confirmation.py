@@ -56,9 +56,9 @@ def test_changes_are_those_of_the_half_that_did_not_find_them(
     halves = iter([[half(place, number) for number in (0, 1)] for place in (0, 1)])
     monkeypatch.setattr(confirmed, "_on_halves", lambda *_: next(halves))
     all_examples = component_roles(half(0, 0), half(1, 0)).iloc[::-1]  # in an order of its own
-    found = confirm_roles(all_examples, {"id": None, "ood": None})  # type: ignore[dict-item]
-    pd.testing.assert_frame_equal(found[all_examples.columns], all_examples)
-    by_hand = found.set_index("component", drop=False)
+    table = confirm_roles(all_examples, {"id": None, "ood": None})  # type: ignore[dict-item]
+    pd.testing.assert_frame_equal(table[all_examples.columns], all_examples)
+    by_hand = table.set_index("component", drop=False)
     ROLES_TABLE.check(by_hand)
     for name, (inside, outside, is_confirmed) in EXPECTED.items():
         for place, figures in (("id", inside), ("ood", outside)):
@@ -94,7 +94,7 @@ def answers(seed: Any, n: int, split: str, **changes: Any) -> Ablations:
     written = [0.2 * np.where(rng.random(n) < 0.8, sign, -sign) for _ in range(24)]
     noise = rng.normal(size=n)
     signal = sum(written) - 1.3 * sign
-    margins = [signal - each + 0.97 * noise + 0.24 * rng.normal(size=n) for each in written]
+    margins = [signal - part + 0.97 * noise + 0.24 * rng.normal(size=n) for part in written]
     without = {
         ComponentSet.of([f"L0.H{i}"]): of_margins(margin, label, **changes)
         for i, margin in enumerate(margins)
@@ -102,9 +102,9 @@ def answers(seed: Any, n: int, split: str, **changes: Any) -> Ablations:
     return Ablations.of(of_margins(signal + noise, label, **changes), without, "made up", split)
 
 
-def judged(found: dict[str, Ablations]) -> pd.DataFrame:
+def judged(by_split: dict[str, Ablations]) -> pd.DataFrame:
     options: dict[str, Any] = {"subsets": ["all"], "n_resamples": 2}
-    return component_roles(*(information_table(each, **options) for each in found.values()))
+    return component_roles(*(information_table(made, **options) for made in by_split.values()))
 
 
 CLUSTERED = {
@@ -132,8 +132,8 @@ def test_examples_are_halved_within_subset_and_label() -> None:
     halves = confirmed.half_of(of_margins(1.0 * label, label, subsets=subsets), 3)
     assert abs(2 * halves.sum() - len(halves)) <= 1
     for name in subsets:
-        for each in (0, 1):
-            part = halves[(subsets == name) & (label == each)]
+        for value in (0, 1):
+            part = halves[(subsets == name) & (label == value)]
             assert abs(2 * part.sum() - len(part)) <= 1
 
 

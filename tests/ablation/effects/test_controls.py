@@ -11,9 +11,9 @@ from mechcore.evaluation.p_values import among_controls
 
 def test_controls_by_hand() -> None:
     changes = {"L0.H0": [2.0, 4.0], "L0.H1": [1.0, 1.0], "L0.H2": [-3.0, -7.0], "L0.H3": [3.0, 3.0]}
-    found = game(changes, subsets=["u", "v"])
+    ablations = game(changes, subsets=["u", "v"])
     core, *others = (ComponentSet.of([name]) for name in changes)
-    table = control_table(found, {core: others})
+    table = control_table(ablations, {core: others})
     margin = table.set_index("subset")
     assert margin.index.tolist() == ["u", "v", "all"]
     assert margin["n_beside"].tolist() == [1, 1, 2]
@@ -26,13 +26,13 @@ def test_controls_by_hand() -> None:
     assert margin.loc[
         "all", ["margin_control_low", "margin_control_high"]
     ].tolist() == pytest.approx([-5, 3])
-    found = game({"L0.H0": [2.0]})
-    table = control_table(found, {ComponentSet.of(["L0.H0"]): []})
+    ablations = game({"L0.H0": [2.0]})
+    table = control_table(ablations, {ComponentSet.of(["L0.H0"]): []})
     assert (table["n_controls"] == 0).all()
     unknown = [n for n in table if str(n).endswith(("_control", "_change", "_low", "_high"))]
     assert len(unknown) == 8
     assert table[unknown].isna().all(axis=None)
-    assert control_table(found, {}).columns.tolist() == table.columns.tolist()
+    assert control_table(ablations, {}).columns.tolist() == table.columns.tolist()
     assert {*table.columns} < {*CONTROLLED.names}
 
 
@@ -40,5 +40,5 @@ def test_controls_by_hand() -> None:
     ("n", "low", "high"), [(1, 0, 0), (6, 0, 5), (39, 0, 38), (40, 0.975, 38.025), (201, 5, 195)]
 )
 def test_what_most_controls_are_between(n: int, low: float, high: float) -> None:
-    found = among_controls(9.0, np.arange(n))
-    assert [found["control_low"], found["control_high"]] == pytest.approx([low, high])
+    row = among_controls(9.0, np.arange(n))
+    assert [row["control_low"], row["control_high"]] == pytest.approx([low, high])

@@ -19,7 +19,7 @@ PAIR = ComponentSet.of(["L0.H0", "L0.H1"])
 
 
 def texts(split: str, labels: list[str]) -> Examples:
-    rows = [(f"{split} {i}", f"second {i}", each, f"part {i % 2}") for i, each in enumerate(labels)]
+    rows = [(f"{split} {i}", f"second {i}", name, f"part {i % 2}") for i, name in enumerate(labels)]
     return Examples(split, pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
 
 
@@ -44,11 +44,11 @@ def test_flips_out_of_domain_come_first_then_the_largest_changes_of_margin() -> 
         ("ood", PAIR): [[9.0, 0, 0]] * 4,
         ("id", PAIR): [[0.0, 9, 0]] * 4,
     }
-    found = []
+    swept = []
     for split, examples, full in (("id", id_, full_id), ("ood", ood, full_ood)):
         without = {s: answers(logits, examples) for (r, s), logits in changed.items() if r == split}
-        found.append(Ablations.of(answers(full, examples), without, f"{split} data", split))
-    world = found, {"id": id_, "ood": ood}
+        swept.append(Ablations.of(answers(full, examples), without, f"{split} data", split))
+    world = swept, {"id": id_, "ood": ood}
     table = flip_table(*world, CLASSES)
     FLIPS.check(table)
     assert table["component"].tolist() == ["L0.H1"] * 3  # no answer flips without the MLP

@@ -36,8 +36,8 @@ TWO_SUBSETS = ["entailed"] * 200 + ["not"] * 200
 
 
 def test_a_table_by_hand() -> None:
-    found, groups = answers(TWO_SUBSETS, HALVES), {"both": ["not", "entailed"]}
-    table = information_table(found, groups, n_resamples=200)
+    ablations, groups = answers(TWO_SUBSETS, HALVES), {"both": ["not", "entailed"]}
+    table = information_table(ablations, groups, n_resamples=200)
     INFORMATION.check(table)
     assert list(table.columns) == INFORMATION.required
     assert table["subset"].tolist() == ["entailed"] * 2 + ["not"] * 2 + ["all"] * 2 + ["both"] * 2
@@ -71,7 +71,7 @@ def test_clusters_of_copies_and_few_clusters() -> None:
     texts = replace(known, full=replace(known.full, population="texts"))
     tables = [information_table(e, n_resamples=50) for e in (once, copied, known, texts)]
     INFORMATION.check(tables[2])
-    rows = [each[each["subset"] == "all"].set_index("set").loc["L0.H1"] for each in tables]
+    rows = [frame[frame["subset"] == "all"].set_index("set").loc["L0.H1"] for frame in tables]
     errors = [row["information_change_se"] for row in rows]
     assert errors[2] == pytest.approx(errors[0], rel=0.05)
     assert errors[1] < 0.4 * errors[0] > errors[3]
@@ -81,8 +81,8 @@ def test_clusters_of_copies_and_few_clusters() -> None:
     for end in ("low", "high"):
         main, other = f"information_change_{end}", f"information_change_other_{end}"
         assert [rows[2][main], rows[2][other]] == pytest.approx([rows[3][other], rows[3][main]])
-    found = answers(["all"] * 400, HALVES)
-    few = replace(found, full=replace(found.full, clusters=np.arange(400) // 80))
+    whole = answers(["all"] * 400, HALVES)
+    few = replace(whole, full=replace(whole.full, clusters=np.arange(400) // 80))
     table = information_table(few, n_resamples=50)
     assert table["information_change"].tolist() == pytest.approx([0, -0.125])
     for name in ("low", "high", "se", "p"):
@@ -107,10 +107,10 @@ def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
         return Evaluation(correct + noise, correct, names, "")
 
     without = {ComponentSet.of([f"L{i}.H0"]): evaluation() for i in range(5)}
-    found = Ablations.of(evaluation(), without, "made up", "id")
-    table = information_table(found)
-    logits = np.stack([each.logits for each in found.without.values()])
-    parts = decompose(found.full.logits.numpy(), logits, correct.numpy())
+    ablations = Ablations.of(evaluation(), without, "made up", "id")
+    table = information_table(ablations)
+    logits = np.stack([cut.logits for cut in ablations.without.values()])
+    parts = decompose(ablations.full.logits.numpy(), logits, correct.numpy())
     p = paired_p(parts.shift.in_answers, answers=True)
     np.testing.assert_allclose(table["shift_p"], np.minimum(3 * p, 1))
 
@@ -121,10 +121,10 @@ def test_a_threshold_is_one_for_all_subsets_of_a_group() -> None:
     label = np.tile([0, 1], 200)
     names = ["low"] * 200 + ["high"] * 200
     margin = np.where(label == 1, 1.0, -1.0) + np.where(np.arange(400) < 200, -2, 2)
-    found = answers(names, label)
+    ablations = answers(names, label)
     logits = np.stack([np.zeros(400), margin], axis=1)
-    found = replace(found, without={A: replace(found.without[A], logits=logits)})
-    table = information_table(found, n_resamples=2).set_index("subset")
+    ablations = replace(ablations, without={A: replace(ablations.without[A], logits=logits)})
+    table = information_table(ablations, n_resamples=2).set_index("subset")
     assert table["information_change"][["low", "high"]].tolist() == pytest.approx([0, 0])
     # Which of two halves is the wrong one differs between folds, and costs a little.
     assert table["information_change"]["all"] == pytest.approx(-0.25, abs=0.03)
@@ -135,12 +135,12 @@ def test_what_cannot_be_tabled() -> None:
     message = f"too few examples: 30 of the rarest label, at least {LEAST}"
     assert table["reason"].str.startswith(message).all()
     assert table["information_change"].isna().all()
-    found = answers(TWO_SUBSETS, HALVES)
+    ablations = answers(TWO_SUBSETS, HALVES)
     both = ["not", "entailed"]
     for groups in ({"g": ["none"]}, {"g": []}, {"not": both}, {"all": both}):
         with pytest.raises(InputError, match=r"group '(g|not|all)'"):
-            information_table(found, groups)
-    without = {A: replace(found.without[A], logits=None)}
+            information_table(ablations, groups)
+    without = {A: replace(ablations.without[A], logits=None)}
     with pytest.raises(InputError, match=r"logits without L0\.H0 were not kept"):
-        information_table(replace(found, without=without))
-    assert information_table(replace(found, without={})).empty
+        information_table(replace(ablations, without=without))
+    assert information_table(replace(ablations, without={})).empty

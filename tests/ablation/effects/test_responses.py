@@ -200,6 +200,6 @@ OTHER, AGAINST = ("ood", "0", "overlap", 0.3), ("ood", "1 2", "overlap", -0.3)
 )
 def test_verdicts(table: pd.DataFrame, expected: str, why: str) -> None:
 
-    found, reason = verdict(table)
-    assert found == expected
+    word, reason = verdict(table)
+    assert word == expected
     assert re.search(why, reason)

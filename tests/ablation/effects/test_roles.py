@@ -83,21 +83,21 @@ def all_cases() -> pd.DataFrame:
 
 
 def test_every_rule() -> None:
-    found = all_cases()
-    COMPONENT_ROLES.check(found)
-    assert found["explanation"].tolist() == [explain_role(row) for _, row in found.iterrows()]
-    got = {row.component: (row.role, row.sure) for row in found.itertuples()}
+    roles = all_cases()
+    COMPONENT_ROLES.check(roles)
+    assert roles["explanation"].tolist() == [explain_role(row) for _, row in roles.iterrows()]
+    got = {row.component: (row.role, row.sure) for row in roles.itertuples()}
     expected = {name: case[2:] for name, case in CASES.items()}
     assert got == expected | dict.fromkeys([*MOVED, *SHIFTED], (THRESHOLD, True))
-    assert set(found["role"]) | {UNDECIDED} == set(ROLES)
-    assert (found["sure"] == (found["open"] == "")).all()
-    row = found.set_index("component").loc["L0.H3"]
+    assert set(roles["role"]) | {UNDECIDED} == set(ROLES)
+    assert (roles["sure"] == (roles["open"] == "")).all()
+    row = roles.set_index("component").loc["L0.H3"]
     assert row["open"] == (
         "information out of domain: a change of -2.0 points (-5.9 to 1.9) is inconclusive"
     )
-    found = ranked(all_cases())
-    assert found["component"].tolist()[:5] == ["L0.H5", "L0.H6", "L0.H4", "L0.H0", "L0.H1"]
-    assert not {NONE, UNDECIDED} & set(found["role"])
+    roles = ranked(all_cases())
+    assert roles["component"].tolist()[:5] == ["L0.H5", "L0.H6", "L0.H4", "L0.H0", "L0.H1"]
+    assert not {NONE, UNDECIDED} & set(roles["role"])
 
 
 def test_figures_are_those_of_the_tables_and_p_is_corrected_within_and_over_components() -> None:
@@ -145,16 +145,16 @@ def test_a_change_is_selected_where_its_component_is_and_at_the_level_that_leave
 
 def test_how_sure_a_change_near_the_least_effect_is() -> None:
     """0.6 points less than the least effect, of 1, by 2 standard errors."""
-    each = table({"L0.H0": (0.004, 0.003)})
-    sure = component_roles(each, each)
-    few = component_roles(each.assign(df=5.0), each.assign(df=3.0))
+    change = table({"L0.H0": (0.004, 0.003)})
+    sure = component_roles(change, change)
+    few = component_roles(change.assign(df=5.0), change.assign(df=3.0))
     assert [sure["sure"].item(), few["sure"].item()] == [True, False]
     least = 0.01
     losses = {"L0.H0": least, "L0.H1": np.nextafter(least, 0), "L0.H2": np.nextafter(least, 1)}
     rows = table({name: (loss, 0.001) for name, loss in losses.items()})
-    found = component_roles(rows, rows, RoleSettings(least=least))
-    assert found["role"].tolist() == [BOTH] * 3
-    assert found["sure"].all()
+    roles = component_roles(rows, rows, RoleSettings(least=least))
+    assert roles["role"].tolist() == [BOTH] * 3
+    assert roles["sure"].all()
 
 
 def test_settings_decide() -> None:
@@ -177,11 +177,11 @@ def test_settings_decide() -> None:
 
 def test_figures_that_are_missing_or_do_not_belong_together() -> None:
     names = {"L0.H0": (0.05, SMALL), "L0.H1": (0.0, SMALL)}
-    found = component_roles(table(names), unknown(names, "one label only")).set_index("component")
-    assert found["role"].to_dict() == {"L0.H0": IN, "L0.H1": UNDECIDED}
-    assert not found["sure"].any()
-    assert found.loc["L0.H0", "open"] == "information out of domain: one label only"
-    assert "changes by an unknown amount out of domain" in explain_role(found.reset_index().iloc[1])
+    roles = component_roles(table(names), unknown(names, "one label only")).set_index("component")
+    assert roles["role"].to_dict() == {"L0.H0": IN, "L0.H1": UNDECIDED}
+    assert not roles["sure"].any()
+    assert roles.loc["L0.H0", "open"] == "information out of domain: one label only"
+    assert "changes by an unknown amount out of domain" in explain_role(roles.reset_index().iloc[1])
     first, second = table({"L0.H0": (0.0, SMALL)}), table({"L0.H1": (0.0, SMALL)})
     with pytest.raises(InputError, match=r"L0\.H0 is in only one of the tables"):
         component_roles(first, second)
@@ -224,18 +224,18 @@ def with_two_means() -> tuple[pd.DataFrame, list[pd.DataFrame]]:
 
 
 def test_out_of_domain_counts_what_is_so_with_both_means() -> None:
-    found, tables = with_two_means()
-    COMPONENT_ROLES.check(found)
-    got = {row.component: (row.role, row.sure) for row in found.itertuples()}
+    roles, tables = with_two_means()
+    COMPONENT_ROLES.check(roles)
+    got = {row.component: (row.role, row.sure) for row in roles.itertuples()}
     expected = {name: case[3:] for name, case in TWO_MEANS.items()}
     assert got == expected | {"L2.H0": (THRESHOLD, True), "L2.H1": (NONE, False)}
-    assert (found["sure"] == (found["open"] == "")).all()
-    assert found["injected_margin"].tolist() == list(range(len(found)))
-    other = tables[2].set_index("set").loc[found["component"]]
+    assert (roles["sure"] == (roles["open"] == "")).all()
+    assert roles["injected_margin"].tolist() == list(range(len(roles)))
+    other = tables[2].set_index("set").loc[roles["component"]]
     for end in ("", "_low", "_high"):
-        changes = found[f"information_change{end}_ood_mean"].tolist()
+        changes = roles[f"information_change{end}_ood_mean"].tolist()
         assert changes == other[f"information_change{end}"].tolist()
-    rows = found.set_index("component", drop=False)
+    rows = roles.set_index("component", drop=False)
     for part in (
         "information out of domain: a change of -5.0 points (-5.4 to -4.6; p = 1 among all comp",
         "with the out-of-domain mean of 0.0 points (-0.4 to 0.4), is inconclusive",
@@ -284,8 +284,8 @@ def test_an_idle_head_has_no_role_by_a_constant_that_a_mean_injects(
 
 
 def test_sentences() -> None:
-    found = all_cases().set_index("component", drop=False)
-    assert explain_role(found.loc["L0.H4"]) == (
+    roles = all_cases().set_index("component", drop=False)
+    assert explain_role(roles.loc["L0.H4"]) == (
         "L0.H4 is needed out of domain only: without it the model loses 0.1 points of "
         "information (-0.3 to 0.5) in domain and loses 5.0 points (4.6 to 5.4) out of domain; by a "
         "moved threshold it loses 0.0 points (-0.4 to 0.4) in domain and loses 0.0 points (-0.4 to "
@@ -299,17 +299,17 @@ def test_sentences() -> None:
         "L1.H0": "L1.H0 has no detectable effect:",
         "L2.H0": "L2.H0 moves the threshold:",
     }.items():
-        assert said in explain_role(found.loc[name])
+        assert said in explain_role(roles.loc[name])
     # By itself, an interval of one of many components may well exclude 0.
-    row = found.loc["L1.H0"].copy()
+    row = roles.loc["L1.H0"].copy()
     row["information_change_high_ood"] = -0.001
     start = "L1.H0 has no detectable effect, corrected for all components: without it"
     assert explain_role(row).startswith(start)
 
 
 def test_the_verdict_counts_names_and_measures() -> None:
-    found = all_cases()
-    assert verdict(found) == (
+    roles = all_cases()
+    assert verdict(roles) == (
         "Of 17 components ablated alone, 1 is harmful out of domain (L0.H1 +3.0 [+2.6, +3.4] "
         "points of information without it); 4 carry the generalisation (L0.H5 \u22125.0 "
         "[\u22125.4, \u22124.6], L0.H6 \u22125.0 [\u22125.4, \u22124.6], L0.H4 \u22125.0 "
@@ -318,13 +318,13 @@ def test_the_verdict_counts_names_and_measures() -> None:
         "information in domain or out of domain, intervals to 0.7, and by a moved threshold up to "
         "0.0, to 0.4)."
     )
-    inside = found[found["role"] == IN_ONLY]
+    inside = roles[roles["role"] == IN_ONLY]
     assert "; 1 is needed in domain only (L1.H3)" in verdict(inside[1:])
     named = "4 are needed in domain only (L1.H3, L1.H3, L0.H2 and 1 more)"
     assert named in verdict(pd.concat([inside, inside]))
     none = "none is shown to be harmful out of domain; none is shown to carry"
     assert none in verdict(inside)
-    assert verdict(found[:0]) == "No component was ablated."
+    assert verdict(roles[:0]) == "No component was ablated."
     known, why = {"L0.H0": (0.05, SMALL), "L0.H1": (0.0, SMALL)}, "one label only: why"
     nothing = unknown(known, why)
     inside = "1 is needed in domain (L0.H0 \u22125.0 [\u22125.4, \u22124.6] points of information "

@@ -45,10 +45,10 @@ def test_engines_cut_paths_as_they_are_defined(
     model, data = cases.get(name).model, encoded(name)
     means = means_of(model, data, n_samples=16)
     options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "split": "ood"}
-    found = ablate(model, SETS, data, means, engine=engine, **options)
-    assert list(map(str, found.without)) == list(SETS)
+    swept = ablate(model, SETS, data, means, engine=engine, **options)
+    assert list(map(str, swept.without)) == list(SETS)
     np.testing.assert_allclose(
-        [each.margin for each in found.without.values()],
+        [answers.margin for answers in swept.without.values()],
         defined(model, data, means, fill, seed=5),
         atol=1e-4,
     )
@@ -71,7 +71,7 @@ def test_grouped_heads_that_are_ungrouped_are_blind_one_by_one() -> None:
     labels = torch.randint(2, 40, (5,), generator=generator)
     data = [{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}]
     means = MeanActivations.compute(model, data, n_samples=0)
-    found = ablate(model, ["L0.H2>L1.H3.v"], data, means, engine="reference", split="ood")
+    swept = ablate(model, ["L0.H2>L1.H3.v"], data, means, engine="reference", split="ood")
 
     kept: dict[str, torch.Tensor] = {}
     names = ("blocks.0.attn.hook_z", "blocks.1.hook_resid_pre")
@@ -88,24 +88,24 @@ def test_grouped_heads_that_are_ungrouped_are_blind_one_by_one() -> None:
 
         logits = model.run_with_hooks(ids, fwd_hooks=[("blocks.1.attn.hook_v", blinded)])[:, -1]
     correct = torch.nn.functional.one_hot(labels, 40).bool()
-    [answers] = found.without.values()
+    [answers] = swept.without.values()
     np.testing.assert_allclose(answers.margin, margins(logits, correct), atol=1e-4)
 
 
 def defined(model: Any, data: Any, means: Any, fill: str = "mean", seed: int = 0) -> np.ndarray:
     """The margins [set, example] of paths as they are cut one batch after another."""
-    readout, found = (
+    readout, result = (
         Readout.of(model, data, None),
         torch.empty(len(SETS), len(data), dtype=torch.double),
     )
     correct = readout.correct_classes(data)
-    cut = blind(model, [PathSet.of(each) for each in SETS], means, fill, seed=seed)
+    cut = blind(model, [PathSet.of(paths) for paths in SETS], means, fill, seed=seed)
     with torch.no_grad(), cut as run:
         for batch in data.batches(3):
             inputs = model_inputs(model, readout.asked(batch))
             logits = readout.read(run(inputs), inputs, batch["index"])
-            found[:, batch["index"]] = margins(logits, correct[batch["index"]])
-    return found.numpy()
+            result[:, batch["index"]] = margins(logits, correct[batch["index"]])
+    return result.numpy()
 
 
 def test_an_interrupted_sweep_of_paths_goes_on(
@@ -121,13 +121,13 @@ def test_an_interrupted_sweep_of_paths_goes_on(
     for _ in range(20):
         runs.until(3)
         try:
-            found = ablate(model, SETS, data, means, **options)
+            swept = ablate(model, SETS, data, means, **options)
             break
         except KeyboardInterrupt:
             n_stopped += 1
     assert n_stopped >= 2
-    for each, answers in found.without.items():
-        np.testing.assert_allclose(answers.margin, whole.without[each].margin, atol=1e-6)
+    for cut, answers in swept.without.items():
+        np.testing.assert_allclose(answers.margin, whole.without[cut].margin, atol=1e-6)
 
 
 @pytest.mark.parametrize("fill", ["mean", "resample"])
@@ -154,10 +154,10 @@ def test_a_batch_that_is_too_much_to_keep_is_done_in_pieces(
         return start(self, inputs, read, rows)
 
     monkeypatch.setattr(StackCuts, "start", counting)
-    found = ablate(model, SETS, data, means, engine="tree", **options)
+    swept = ablate(model, SETS, data, means, engine="tree", **options)
     assert all({row} in examples for row in range(3))
     np.testing.assert_allclose(
-        [each.margin for each in found.without.values()],
+        [answers.margin for answers in swept.without.values()],
         defined(model, data, means, fill, seed=5),
         atol=1e-4,
     )
@@ -170,20 +170,20 @@ def test_on_a_stack_paths_from_many_senders_share_the_full_model(cases: Cases) -
     for senders in (["L0.H1"], ["L0.H0", "L0.H1", "L0.MLP"]):
         cut = sets.paths(senders, receivers, model, together=False)
         cut += sets.paths(senders, "answer", model, together=False)
-        found = ablate(model, cut, data, means_of(model, data), split="ood")
-        assert found.layers == 2 + len(senders) * len(receivers)
+        swept = ablate(model, cut, data, means_of(model, data), split="ood")
+        assert swept.layers == 2 + len(senders) * len(receivers)
 
 
 def test_ready_sets_of_paths_and_what_is_refused(cases: Cases) -> None:
     model = cases.get("bert").model
-    names = [str(each) for each in sets.paths(["L0.H1", "L1.H0"], ["L0.MLP", "L1.H2"], model)]
+    names = [str(path) for path in sets.paths(["L0.H1", "L1.H0"], ["L0.MLP", "L1.H2"], model)]
     assert names == ["L0.H1>L0.MLP", "L0.H1>L1.H2"]
     apart = sets.paths(["L0.H1", "L0.H2"], ["L1.H2", "answer"], model, together=False)
     expected = ["L0.H1>L1.H2", "L0.H2>L1.H2", "L0.H1>answer", "L0.H2>answer"]
-    assert [str(each) for each in apart] == expected
+    assert [str(path) for path in apart] == expected
     by_input = sets.paths("L0.H1", ["L1.H2", "L1.MLP"], model, inputs="qkv")
     expected = ["L0.H1>L1.H2.q", "L0.H1>L1.H2.k", "L0.H1>L1.H2.v", "L0.H1>L1.MLP"]
-    assert [str(each) for each in by_input] == expected
+    assert [str(path) for path in by_input] == expected
     message = r"no sender runs .* \(senders: L1\.MLP; receivers: L0\.H1 L1\.H2\); expected a"
     with pytest.raises(InputError, match=message):
         sets.paths("L1.MLP", ["L0.H1", "L1.H2"], model)

@@ -90,30 +90,30 @@ def restarted(model: Any, batch: Any, values: Tensor, **options: Any) -> Tensor:
     read = torch.zeros(len(inputs["input_ids"]), dtype=torch.long)
     if is_causal(model):
         read = last_real_position(inputs["attention_mask"])
-    found: dict[int, Tensor] = {}
+    by_mask: dict[int, Tensor] = {}
 
     def emit(nodes: Sequence[Sequence[int]], logits: Tensor) -> None:
         if logits.ndim == 4:
             logits = logits[:, torch.arange(len(read)), read if runner.everywhere else 0]
         for masks, rows in zip(nodes, logits, strict=True):
-            found.update((mask, rows) for mask in masks)
+            by_mask.update((mask, rows) for mask in masks)
 
     runner.run(inputs, read, grow(values, by_layers(shape)), emit)
-    assert sorted(found) == list(range(len(values)))
-    return torch.stack([found[n] for n in range(len(values))])
+    assert sorted(by_mask) == list(range(len(values)))
+    return torch.stack([by_mask[n] for n in range(len(values))])
 
 
 @torch.no_grad()
 def one_by_one(model: Any, batch: Any, values: Tensor, means: Any, fill: str) -> Tensor:
     """The same from whole masked forwards."""
     logits = []
-    for each in values:
-        with masked(model, Mask(each), means, fill, seed=3) as run:
+    for row in values:
+        with masked(model, Mask(row), means, fill, seed=3) as run:
             logits.append(run(batch))
     if logits[0].ndim == 2:
         return torch.stack(logits)
     last = last_real_position(batch["attention_mask"])
-    return torch.stack([each[torch.arange(len(last)), last] for each in logits])
+    return torch.stack([rows[torch.arange(len(last)), last] for rows in logits])
 
 
 def sets_of(n_layers: int, columns: int) -> Tensor:
@@ -145,10 +145,10 @@ def test_logits_are_those_of_masks_run_one_by_one(family: str, head: str, tmp_pa
     ):
         batch = padded(texts(), side, extra=2, noise=3)
         means = MeanActivations.compute(model, batch, per_position=per_position, n_samples=8)
-        found = restarted(model, batch, values, means=means, fill=fill, **options)
+        logits = restarted(model, batch, values, means=means, fill=fill, **options)
         expected = one_by_one(model, batch, values, means, fill)
         scale = max(1.0, float(expected.abs().max()))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * scale)
         assert (expected[1:] - expected[0]).abs().max() > 1e-2
     assert all("forward" not in vars(block) for block in model.blocks)
 
@@ -158,8 +158,8 @@ def test_a_hooked_transformer_is_restarted(cases: helpers.Cases) -> None:
     model = helpers.hooked_transformer(cases.path("gpt2-lm"))
     values, batch = sets_of(2, 5), padded(texts(), "left")
     means = MeanActivations.compute(model, batch, n_samples=0)
-    found = restarted(model, batch, values, means=means, fill="mean", max_tokens=100)
-    helpers.close(found, one_by_one(model, batch, values, means, "mean"))
+    logits = restarted(model, batch, values, means=means, fill="mean", max_tokens=100)
+    helpers.close(logits, one_by_one(model, batch, values, means, "mean"))
 
 
 @contextmanager

@@ -139,17 +139,17 @@ def tree_logits(
 ) -> tuple[Tensor, list[tuple[int, ...]]]:
     """Logits [mask, batch, out], and the numbers of masks in the order they came."""
     inputs, stack = model_inputs(model, batch), runner.stack
-    found: dict[int, Tensor] = {}
+    by_mask: dict[int, Tensor] = {}
     order: list[tuple[int, ...]] = []
 
     def emit(nodes: Sequence[Sequence[int]], x: Tensor) -> None:
         order.extend(map(tuple, nodes))
         for masks, rows in zip(nodes, x, strict=True):
-            found.update((mask, stack.out(stack.head(rows))) for mask in masks)
+            by_mask.update((mask, stack.out(stack.head(rows))) for mask in masks)
 
     runner.run(inputs, read_positions(model, inputs), tree, emit)
     assert sorted(n for masks in order for n in masks) == sorted(tree.masks)
-    return torch.stack([found[n] for n in range(len(tree.masks))]), order
+    return torch.stack([by_mask[n] for n in range(len(tree.masks))]), order
 
 
 @torch.no_grad()
@@ -164,9 +164,9 @@ def masked_logits(model: Any, values: Tensor, batch: Any, means: Any, fill: Any)
     return logits
 
 
-def check(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+def check(logits: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
     scale = max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance * scale)
 
 
 FILLS: list[tuple[Any, bool]] = [
@@ -208,12 +208,12 @@ def test_trees_give_the_logits_of_masks_alone(
     means, batch = models.means(name, per_position), padded(texts(lengths), side, extra, noise=4)
     runner = TreeRunner(models.stack(name), shape, fill_of(model, means, fill, 3), max_tokens)
     runner.begin(model_inputs(model, batch))
-    found, order = tree_logits(runner, model, batch, grow(values, shape))
-    check(found, masked_logits(model, values, batch, means, fill))
+    logits, order = tree_logits(runner, model, batch, grow(values, shape))
+    check(logits, masked_logits(model, values, batch, means, fill))
     full = {n for n, mask in enumerate(values) if bool((mask == 1).all())}
     assert not full or set(order[0]) == full
     for masks in order:
-        assert all(torch.equal(found[masks[0]], found[n]) for n in masks)
+        assert all(torch.equal(logits[masks[0]], logits[n]) for n in masks)
 
 
 class Watched:

@@ -46,8 +46,8 @@ def test_dividends_by_hand() -> None:
 def test_examples_subsets_and_some_of_the_components_by_hand() -> None:
     changes = {A: [1, 0, 2], B: [0, 0, 1], f"{A}+{B}": [2, 3, 1]}
     # Dividends of the pair: 1, 3 and -2. Correct with a margin above 0.
-    found = game(changes, start=[-1.5, -1.5, -1.5], subsets=["u", "u", "v"])
-    table = dividends(found, n_resamples=50)
+    played = game(changes, start=[-1.5, -1.5, -1.5], subsets=["u", "u", "v"])
+    table = dividends(played, n_resamples=50)
     pair = table[(table["set"] == f"{A}+{B}") & (table["metric"] == "margin")]
     assert pair.set_index("subset")["dividend"].to_dict() == {"u": 2, "v": -2, "all": 2 / 3}
     assert pair.set_index("subset")["n"].to_dict() == {"u": 2, "v": 1, "all": 3}
@@ -56,16 +56,16 @@ def test_examples_subsets_and_some_of_the_components_by_hand() -> None:
     # Accuracy: 0 0 0, without A 0 0 1, without B 0 0 0, without both 1 1 0.
     accuracy = table[(table["metric"] == "accuracy") & (table["subset"] == "all")]
     assert accuracy["dividend"].tolist() == pytest.approx([1 / 3, 0, 1 / 3])
-    by_example = shapley(found, n_resamples=200)
+    by_example = shapley(played, n_resamples=200)
     row = by_example[(by_example["set"] == A) & (by_example["metric"] == "margin")]
     expected = pytest.approx({"u": (1.5 + 1.5) / 2, "v": 1, "all": 4 / 3})
     assert row.set_index("subset")["shapley"].to_dict() == expected
     assert row.set_index("subset").loc["u", ["low", "high"]].tolist() == [1.5, 1.5]
-    found = game(D)
-    of_two = values(dividends(found, [C, B], n_resamples=2), "dividend")
+    played = game(D)
+    of_two = values(dividends(played, [C, B], n_resamples=2), "dividend")
     assert of_two == {B: 2, C: 4, f"{B}+{C}": 3}
-    assert values(shapley(found, [C, B], n_resamples=2), "shapley") == {B: 3.5, C: 5.5}
-    assert values(shapley(found, [A], n_resamples=2), "shapley") == {A: 1}
+    assert values(shapley(played, [C, B], n_resamples=2), "shapley") == {B: 3.5, C: 5.5}
+    assert values(shapley(played, [A], n_resamples=2), "shapley") == {A: 1}
 
 
 @st.composite
@@ -74,16 +74,16 @@ def games(draw: st.DrawFn, least: int = 1) -> Ablations:
     components = ["L0.H0", "L0.MLP", "L1.H2", "L3.H1"][: draw(st.integers(least, 4))]
     number = st.floats(-100, 100).map(lambda value: round(value, 3))
     return game(
-        {str(each): [draw(number) for _ in range(3)] for each in sets.subsets(components)},
+        {str(cut): [draw(number) for _ in range(3)] for cut in sets.subsets(components)},
         subsets=["u", "v", "u"],
     )
 
 
 @settings(max_examples=20)
 @given(games(least=2))
-def test_the_dividend_of_a_pair_is_its_interaction(found: Ablations) -> None:
-    pairs = interactions(found, n_resamples=1).query("size == 2")
-    table = dividends(found, n_resamples=1).query("size == 2")
+def test_the_dividend_of_a_pair_is_its_interaction(played: Ablations) -> None:
+    pairs = interactions(played, n_resamples=1).query("size == 2")
+    table = dividends(played, n_resamples=1).query("size == 2")
     merged = pairs.merge(table, on=["set", "subset", "metric"])
     assert len(merged) == len(pairs) == len(table)
     np.testing.assert_allclose(merged["interaction"], merged["dividend"], atol=1e-9)
@@ -92,28 +92,28 @@ def test_the_dividend_of_a_pair_is_its_interaction(found: Ablations) -> None:
 
 @settings(max_examples=20)
 @given(games())
-def test_shapley_values_are_means_over_all_orders(found: Ablations) -> None:
-    names = [str(s) for s in found.without if len(s) == 1]
+def test_shapley_values_are_means_over_all_orders(played: Ablations) -> None:
+    names = [str(s) for s in played.without if len(s) == 1]
     worth: dict[frozenset, float] = {frozenset(): 0.0}
-    for each in found.without:
-        members = frozenset(str(each).split("+"))
-        worth[members] = float(found.changes(each, "margin").mean())
+    for cut in played.without:
+        members = frozenset(str(cut).split("+"))
+        worth[members] = float(played.changes(cut, "margin").mean())
     expected = dict.fromkeys(names, 0.0)
     for order in itertools.permutations(names):
         for i, name in enumerate(order):
             gain = worth[frozenset(order[: i + 1])] - worth[frozenset(order[:i])]
             expected[name] += gain / math.factorial(len(names))
-    assert values(shapley(found, n_resamples=1), "shapley") == pytest.approx(expected, abs=1e-6)
+    assert values(shapley(played, n_resamples=1), "shapley") == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("function", [dividends, shapley])
 def test_every_subset_is_needed(function: Any) -> None:
-    found = game({name: d for name, d in D.items() if name != f"{A}+{C}"})
+    played = game({name: d for name, d in D.items() if name != f"{A}+{C}"})
     message = rf"subsets: L0\.H0\+L1\.MLP was not ablated; ablate all subsets of {A}, {B}, {C}"
     with pytest.raises(InputError, match=message):
-        function(found)
-    assert len(function(found, [A, B], n_resamples=1)) > 0
+        function(played)
+    assert len(function(played, [A, B], n_resamples=1)) > 0
     with pytest.raises(InputError, match=r"L2\.H0 was not ablated"):
-        function(found, [A, "2.0"])
+        function(played, [A, "2.0"])
     with pytest.raises(InputError, match="of 0 distinct components"):
-        function(found, [])
+        function(played, [])

@@ -56,9 +56,9 @@ def table_3() -> Ablations:
         blocks = [rng.permutation(N) < round(10 * p) for p in percent]
         return answers(np.concatenate(blocks), subsets)
 
-    found = {name: with_accuracies(percent) for name, percent in TABLE_3.items()}
-    full = found.pop("full")
-    return Ablations.of(full, {of(name): each for name, each in found.items()}, "table 3", "ood")
+    by_name = {name: with_accuracies(percent) for name, percent in TABLE_3.items()}
+    full = by_name.pop("full")
+    return Ablations.of(full, {of(name): cut for name, cut in by_name.items()}, "table 3", "ood")
 
 
 def test_the_published_interactions() -> None:
@@ -145,8 +145,8 @@ def test_superadditivity_needs_interval_and_p(level: float, correction: Any, wan
 
     without = {of(name): right(5) for name in ("0.0", "0.1", "0.2")}
     without |= {of("0.0 0.1"): right(10), of("0.0 0.2"): right(6), of("0.1 0.2"): right(0)}
-    found = Ablations.of(right(5), without, "x", "id")
-    table = interactions(found, correction=correction, level=level, n_resamples=2)
+    swept = Ablations.of(right(5), without, "x", "id")
+    table = interactions(swept, correction=correction, level=level, n_resamples=2)
     rows = table[(table["metric"] == "accuracy") & (table["subset"] == "s")]
     assert rows["interaction"].tolist() == pytest.approx([-0.05, -0.01, 0.05])
     assert rows["superadditive"].tolist() == wanted
@@ -154,7 +154,7 @@ def test_superadditivity_needs_interval_and_p(level: float, correction: Any, wan
     p = 2 * stats.t.sf(5 / math.sqrt(6 - 25 / 102), 99)
     once = 2 * stats.t.sf(1 / math.sqrt(2 - 1 / 102), 99)
     assert rows["p"].tolist() == pytest.approx([p, once, p])
-    of_pairs = dividends(found, ["L0.H0", "L0.H1"], n_resamples=2).query("metric == 'accuracy'")
+    of_pairs = dividends(swept, ["L0.H0", "L0.H1"], n_resamples=2).query("metric == 'accuracy'")
     assert of_pairs["p"].iloc[2] == pytest.approx(p)
     assert p == pytest.approx(0.0397, abs=1e-4)
     # The margins are 1 and -1: twice the changes, by a plain t test.
@@ -184,8 +184,8 @@ def flags(full: int, a: int, b: int, joint: int) -> tuple[bool, bool]:
     """Floor and ceiling of a pair, from accuracies in per cent."""
     right, *without = (answers(np.arange(100) < percent) for percent in (full, a, b, joint))
     names = map(of, ("0.0", "0.1", "0.0 0.1"))
-    found = Ablations.of(right, dict(zip(names, without, strict=True)), "x", "ood")
-    row = interactions(found, n_resamples=1).iloc[0]
+    swept = Ablations.of(right, dict(zip(names, without, strict=True)), "x", "ood")
+    row = interactions(swept, n_resamples=1).iloc[0]
     return bool(row["floor"]), bool(row["ceiling"])
 
 
@@ -212,7 +212,7 @@ def test_copies_given_as_clusters_say_no_more_than_the_examples() -> None:
     copied = once.part(ten)
     known = replace(copied, full=replace(copied.full, clusters=ten))
     ends = ["interaction", "low", "high", "p"]
-    tables = [interactions(each, n_resamples=50).set_index("metric") for each in (once, known)]
+    tables = [interactions(made, n_resamples=50).set_index("metric") for made in (once, known)]
     margins = [table.loc["margin", ends].to_numpy(float) for table in tables]
     np.testing.assert_allclose(margins[1], margins[0])
     assert list(tables[0].columns) == [n for n in tables[1] if n in tables[0]]

@@ -18,7 +18,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.sequences import confidence_sequence
 
 HEADS = [Component(layer, head) for layer in range(2) for head in range(4)]
-PAIRS = [ComponentSet.of(each) for each in itertools.combinations(HEADS, 2)]
+PAIRS = [ComponentSet.of(pair) for pair in itertools.combinations(HEADS, 2)]
 
 
 def test_goals_decide_by_bounds() -> None:
@@ -101,14 +101,14 @@ def test_what_a_bound_that_broke_decided_is_open_again(
     losses[C][late[-20:]] += 2.0
     asked = made_up(monkeypatch, losses)
     options: dict[str, Any] = {"largest": 2, "bound": 1.0, "n_audited": n_audited}
-    found = race(None, PAIRS[:3], Rows.of(n), **options)
-    assert found.decisions["decision"].tolist() == ["rest", "top", "top"]
+    raced = race(None, PAIRS[:3], Rows.of(n), **options)
+    assert raced.decisions["decision"].tolist() == ["rest", "top", "top"]
     assert asked[0] == (list(losses), 32)
     assert [asked[i : i + len(then)] for i in range(1, len(asked))].count(then) == 1
-    assert found.n_broken == 2
-    assert found.layers == 2.0 * sum(len(sets) * rows for sets, rows in asked)
+    assert raced.n_broken == 2
+    assert raced.layers == 2.0 * sum(len(sets) * rows for sets, rows in asked)
     assert (
-        "above the set's bound: 1 nats, as given, and more for the 2 of 3 sets" in found.describe()
+        "above the set's bound: 1 nats, as given, and more for the 2 of 3 sets" in raced.describe()
     )
 
 
@@ -116,14 +116,14 @@ def test_bounds_come_from_the_least_effect_or_the_margins(monkeypatch: pytest.Mo
     noise = np.random.default_rng(0).normal(size=40)
     many = [ComponentSet.of([Component(i, j), Component(10)]) for i in range(10) for j in range(10)]
     made_up(monkeypatch, dict.fromkeys(map(str, many), noise))
-    found = race(None, many, Rows.of(40), least=0.1)
-    assert (found.goal.bound, len(found.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
-    assert "5 nats, a mean of 0.1 concentrated in 2% of examples" in found.describe()
-    found = race(None, many, Rows.of(40), largest=3)
-    assert (found.goal.bound, found.bound_source) == (2.0, "the span of the full model's margin")
-    found = race(None, many, Rows.of(40), least=0.1, metric="accuracy")
-    assert (found.goal.bound, found.n_broken) == (None, 0)
-    assert "bound" not in found.describe()
+    raced = race(None, many, Rows.of(40), least=0.1)
+    assert (raced.goal.bound, len(raced.audit)) == (5.0, 2)  # 0.1 in 2 % of texts; 2 % of the sets
+    assert "5 nats, a mean of 0.1 concentrated in 2% of examples" in raced.describe()
+    raced = race(None, many, Rows.of(40), largest=3)
+    assert (raced.goal.bound, raced.bound_source) == (2.0, "the span of the full model's margin")
+    raced = race(None, many, Rows.of(40), least=0.1, metric="accuracy")
+    assert (raced.goal.bound, raced.n_broken) == (None, 0)
+    assert "bound" not in raced.describe()
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, losses: dict[str, np.ndarray]) -> list[Any]:
@@ -135,8 +135,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, losses: dict[str, np.ndarray]) -> l
             return game({"L0.H0": 0 * data}, start=np.full(len(data), 2.0))
         wanted = [str(cut) for cut in sets if str(cut) in losses]
         asked.append((wanted, len(data)))
-        found = game({str(cut): -losses.get(str(cut), nothing)[data] for cut in sets})
-        return Ablations(found.full, found.without, "made up", "id", layers=2.0 * len(wanted))
+        played = game({str(cut): -losses.get(str(cut), nothing)[data] for cut in sets})
+        return Ablations(played.full, played.without, "made up", "id", layers=2.0 * len(wanted))
 
     nothing = np.zeros(len(next(iter(losses.values()))))
 
@@ -172,9 +172,9 @@ def test_sets_leave_when_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> No
     losses = {"L0.H0": noise, "L0.H1": 0 * noise + 1, "L0.H2": 0 * noise}
     losses |= {"L0.H0+L0.H1": noise + 1.5 + 0.1 * noise**2, "L0.H0+L0.H2": noise + 0.3 * noise}
     asked = made_up(monkeypatch, losses)
-    found = race(None, sets_of("L0.H0+L0.H1", "L0.H0+L0.H2"), Rows.of(n), least=0.2, bound=1.5)
-    table = found.decisions.set_index("set")
-    DECISIONS.check(found.decisions)
+    raced = race(None, sets_of("L0.H0+L0.H1", "L0.H0+L0.H2"), Rows.of(n), least=0.2, bound=1.5)
+    table = raced.decisions.set_index("set")
+    DECISIONS.check(raced.decisions)
     # The first interacts by -0.5 - 0.1 noise^2, the second by -0.3 noise, whose mean is nearly 0.
     assert table["decision"].to_dict() == {"L0.H0+L0.H1": "below", "L0.H0+L0.H2": "within"}
     exact = -0.5 - 0.1 * (noise**2).mean()
@@ -182,9 +182,9 @@ def test_sets_leave_when_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> No
     # One is decided at once; what it alone needs is not ablated any more.
     assert asked[0] == (["L0.H0", "L0.H1", "L0.H2", "L0.H0+L0.H1", "L0.H0+L0.H2"], 32)
     assert asked[1] == (["L0.H0", "L0.H2", "L0.H0+L0.H2"], 12)
-    assert table["n"].to_dict() == {"L0.H0+L0.H1": 32, "L0.H0+L0.H2": found.n_looks[-1]}
+    assert table["n"].to_dict() == {"L0.H0+L0.H1": 32, "L0.H0+L0.H2": raced.n_looks[-1]}
     layers = sum(2.0 * len(sets) * rows for sets, rows in asked)
-    assert (found.layers, found.exact_layers) == (layers, 2.0 * 5 * n)
+    assert (raced.layers, raced.exact_layers) == (layers, 2.0 * 5 * n)
 
 
 def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,28 +203,28 @@ def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.Monkey
     for i in range(0, 90, 3):
         losses[f"L0.H{i}+L1.MLP"][rng.choice(n, 2, replace=False)] = 100.0
     made_up(monkeypatch, losses)
-    found = race(None, sets_of(*losses), Rows.of(n), least=0.1, bound=0.05, n_audited=60)
-    AUDIT.check(found.audit)
-    exact = {name: -each.mean() for name, each in losses.items()}
-    for row in found.audit.itertuples():
+    raced = race(None, sets_of(*losses), Rows.of(n), least=0.1, bound=0.05, n_audited=60)
+    AUDIT.check(raced.audit)
+    exact = {name: -loss.mean() for name, loss in losses.items()}
+    for row in raced.audit.itertuples():
         assert row.effect == pytest.approx(exact[row.set], abs=1e-6)
         assert row.right == ((row.decision == "below") == (exact[row.set] < -0.1))
         assert row.broken == (not row.right)  # what was not seen is what was over the bound
-    n_wrong, most = found.wrong
-    assert n_wrong == (~found.audit["right"]).sum() > 10
+    n_wrong, most = raced.wrong
+    assert n_wrong == (~raced.audit["right"]).sum() > 10
     assert 0.25 < n_wrong / 60 < most < 0.5
     assert (
         f"{n_wrong} of 60 audited are wrong, so at most {most:.1%} are, and {n_wrong} break the "
         "bound in other examples"
-    ) in found.describe()
+    ) in raced.describe()
 
 
 def test_of_equals_the_first_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(size=40)
     chosen = PAIRS[:5]
     made_up(monkeypatch, {str(cut): noise + 9 * (i == 4) for i, cut in enumerate(chosen)})
-    found = race(None, chosen, Rows.of(40), largest=3)
-    assert found.decisions["decision"].tolist() == ["top", "top", "rest", "rest", "top"]
+    raced = race(None, chosen, Rows.of(40), largest=3)
+    assert raced.decisions["decision"].tolist() == ["top", "top", "rest", "rest", "top"]
 
 
 @pytest.fixture(scope="module")
@@ -233,12 +233,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_planted_pair_is_found(model: Any) -> None:
-    found = race(model, PAIRS, examples(80), fill="zero", split="ood", least=0.5, bound=SIZE)
-    assert found.decided("below") == [ComponentSet.of(PAIR)]
-    row = found.decisions.set_index("set").loc["+".join(PAIR)]
+    raced = race(model, PAIRS, examples(80), fill="zero", split="ood", least=0.5, bound=SIZE)
+    assert raced.decided("below") == [ComponentSet.of(PAIR)]
+    row = raced.decisions.set_index("set").loc["+".join(PAIR)]
     assert row["effect"] == pytest.approx(-SIZE, abs=1e-3)  # the same in every text
     assert (row["data"], row["split"], row["n"]) == ("planted", "ood", 32)
-    assert found.exact_layers * 32 / 80 < found.layers < found.exact_layers
+    assert raced.exact_layers * 32 / 80 < raced.layers < raced.exact_layers
 
 
 @pytest.mark.parametrize("metric", ["margin", "accuracy"])
@@ -246,10 +246,10 @@ def test_all_that_is_called_exact_is_what_an_exact_sweep_finds(model: Any, metri
     data = examples(40)
     options: dict[str, Any] = {"fill": "zero", "split": "ood"}
     least = SIZE if metric == "margin" else 1.0  # what the pair has, so that it stays undecided
-    found = race(model, PAIRS, data, least=least, metric=metric, **options)
-    assert found.decisions["exact"].any()
+    raced = race(model, PAIRS, data, least=least, metric=metric, **options)
+    assert raced.decisions["exact"].any()
     swept = ablate(model, [*([c] for c in HEADS), *PAIRS], data, fill="zero", split="ood")
-    for row in found.decisions[found.decisions["exact"]].itertuples():
+    for row in raced.decisions[raced.decisions["exact"]].itertuples():
         pair = ComponentSet.of(row.set.split("+"))
         alone = [swept.changes(ComponentSet((c,)), metric).mean() for c in pair.components]
         exact = swept.changes(pair, metric).mean() - sum(alone)
@@ -263,12 +263,12 @@ def searched(model: Any, n_pairs: int | None, least: float) -> Search:
 
 
 def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
-    found = searched(model, None, 0.5)
-    assert found.found["set"].unique().tolist() == ["+".join(PAIR)]
-    assert (found.n_pairs, found.n_screened_out, found.n_tested) == (28, 0, 28)
-    assert found.cost.forwards == 0
-    assert found.races[2].goal.error == 0.05
-    assert found.tables["race"]["decision"].value_counts().to_dict() == {"within": 27, "below": 1}
+    result = searched(model, None, 0.5)
+    assert result.found["set"].unique().tolist() == ["+".join(PAIR)]
+    assert (result.n_pairs, result.n_screened_out, result.n_tested) == (28, 0, 28)
+    assert result.cost.forwards == 0
+    assert result.races[2].goal.error == 0.05
+    assert result.tables["race"]["decision"].value_counts().to_dict() == {"within": 27, "below": 1}
     none = searched(model, None, 50.0)
     assert none.found.empty
     assert none.n_tested == 28
@@ -276,10 +276,10 @@ def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
 
 def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "SAMPLED", 12)
-    found = searched(model, 5, 0.5)
-    assert (found.n_screened_out, found.missed) == (23, (0, 12))
-    assert len(found.races[2].decisions) == 5 + 12
-    assert found.cost.backwards == 9
+    result = searched(model, 5, 0.5)
+    assert (result.n_screened_out, result.missed) == (23, (0, 12))
+    assert len(result.races[2].decisions) == 5 + 12
+    assert result.cost.backwards == 9
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_stopped_race_goes_on(
             race(model, PAIRS, data, state=tmp_path, **options)
     assert calls == [80, 32]
     assert len(list(tmp_path.iterdir())) == 2
-    found = race(model, PAIRS, data, state=tmp_path, **options)
-    pd.testing.assert_frame_equal(found.decisions, whole.decisions)
-    pd.testing.assert_frame_equal(found.audit, whole.audit)
-    assert (found.layers, found.n_looks) == (whole.layers, whole.n_looks)
+    raced = race(model, PAIRS, data, state=tmp_path, **options)
+    pd.testing.assert_frame_equal(raced.decisions, whole.decisions)
+    pd.testing.assert_frame_equal(raced.audit, whole.audit)
+    assert (raced.layers, raced.n_looks) == (whole.layers, whole.n_looks)

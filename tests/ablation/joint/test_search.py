@@ -74,9 +74,9 @@ class Searched:
 
     def exact(self, sets: list[ComponentSet], data: EncodedExamples) -> pd.DataFrame:
         """Interactions on the margin over all examples, by set."""
-        alone = {c: ComponentSet((c,)) for each in sets for c in each.components}
-        found = ablate(self.model, [*alone.values(), *sets], data, self.means, split="ood")
-        table = interactions(found, n_resamples=2)
+        alone = {c: ComponentSet((c,)) for cut in sets for c in cut.components}
+        swept = ablate(self.model, [*alone.values(), *sets], data, self.means, split="ood")
+        table = interactions(swept, n_resamples=2)
         rows = table[(table["metric"] == "margin") & (table["subset"] == "all")]
         return rows.set_index("set")["interaction"]
 
@@ -117,12 +117,12 @@ def test_the_halves_are_disjoint_and_hold_half_of_every_subset(small: Searched) 
 def test_a_subset_or_sample_is_searched_and_the_seed_splits(cases: Cases, small: Searched) -> None:
     halves = []
     for seed in (0, 1):
-        found = Searched(cases, components=SMALL[:2], max_size=2, subset="w", seed=seed)
-        assert [len(d) for d in (found.searched, found.reported)] == [3, 3]
-        both = texts_of(found.searched) + texts_of(found.reported)
-        assert sorted(both) == sorted(row for row in texts_of(found.data) if row[3] == "w")
-        assert set(found.result.found["subset"]) == {"w", "all"}
-        halves.append(texts_of(found.searched))
+        search = Searched(cases, components=SMALL[:2], max_size=2, subset="w", seed=seed)
+        assert [len(d) for d in (search.searched, search.reported)] == [3, 3]
+        both = texts_of(search.searched) + texts_of(search.reported)
+        assert sorted(both) == sorted(row for row in texts_of(search.data) if row[3] == "w")
+        assert set(search.result.found["subset"]) == {"w", "all"}
+        halves.append(texts_of(search.searched))
     assert halves[0] != halves[1]
     few = Searched(cases, components=SMALL, n_pairs=1, max_size=2, screening_examples=2)
     whole = small.result.screening.set_index("set")["predicted"]
@@ -155,9 +155,9 @@ def oracle(case: Case, data: EncodedExamples, means: MeanActivations) -> dict[st
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_screening_predicts_what_gradients_of_the_plain_model_do(cases: Cases, name: str) -> None:
-    found = Searched(cases, name, max_size=2, n_pairs=3, subset="w")
-    expected = oracle(cases.get(name), found.searched, found.means)
-    screening = found.result.screening.set_index("set")
+    search = Searched(cases, name, max_size=2, n_pairs=3, subset="w")
+    expected = oracle(cases.get(name), search.searched, search.means)
+    screening = search.result.screening.set_index("set")
     assert len(screening) == 45
     assert screening["predicted"].to_dict() == pytest.approx(expected, abs=1e-4)
     assert max(map(abs, expected.values())) > 0.05
@@ -182,10 +182,10 @@ def test_larger_sets_grow_from_the_best_smaller_ones(small: Searched) -> None:
     for size, (sets, _) in enumerate(small.calls[2:-1], 3):
         exact = small.exact(level, small.searched)
         best = sorted(level, key=lambda s: exact[str(s)])[:2]
-        assert {len(each) for each in sets} == {size}
+        assert {len(cut) for cut in sets} == {size}
         assert len(set(sets)) == len(sets) <= 4
-        for each in sets:
-            assert any(set(b.components) < set(each.components) for b in best)
+        for grown in sets:
+            assert any(set(b.components) < set(grown.components) for b in best)
         level = sets
     assert size == 4
     assert set(small.calls[0][0]) == {ComponentSet((Component(n),)) for n in SMALL}
@@ -200,29 +200,29 @@ def test_larger_sets_grow_from_the_best_smaller_ones(small: Searched) -> None:
             new = [str(ComponentSet.of([other, old])) for old in pair.split("+")]
             scores[triple] = min(scores.get(triple, np.inf), known[[pair, *new]].sum())
     wanted = sorted(scores, key=lambda name: scores[name])[:4]
-    assert [str(each) for each in small.calls[2][0]] == wanted
+    assert [str(cut) for cut in small.calls[2][0]] == wanted
 
 
 def test_the_report_is_of_the_other_half(small: Searched) -> None:
-    found = small.result.found
-    names = list(dict.fromkeys(found["set"]))
-    sizes = [len(each) for each in sets_of(names)]
+    report = small.result.found
+    names = list(dict.fromkeys(report["set"]))
+    sizes = [len(cut) for cut in sets_of(names)]
     assert sizes == sorted(sizes)
     assert max(sizes.count(size) for size in sizes) == 3
-    members = sorted({c for each in sets_of(names) for c in each.components})
+    members = sorted({c for cut in sets_of(names) for c in cut.components})
     sets = [*(ComponentSet((c,)) for c in members), *sets_of(names)]
     again = ablate(small.model, sets, small.reported, small.means, split="ood", batch_size=3)
     table = interactions(again, n_resamples=5)
     order = table["set"].map({name: i for i, name in enumerate(names)})
     wanted = table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
-    pd.testing.assert_frame_equal(found.drop(columns="interaction_in_search"), wanted)
+    pd.testing.assert_frame_equal(report.drop(columns="interaction_in_search"), wanted)
     # What the search saw: exact interactions on its own half, the lowest of a size first.
     exact = small.exact(sets_of(names), small.searched)
-    margin = found[(found["metric"] == "margin") & (found["subset"] == "all")]
+    margin = report[(report["metric"] == "margin") & (report["subset"] == "all")]
     assert margin["interaction_in_search"].tolist() == pytest.approx(exact.tolist(), abs=1e-5)
     for _, rows in margin.groupby("size"):
         assert rows["interaction_in_search"].is_monotonic_increasing
-    assert found.loc[found["metric"] == "accuracy", "interaction_in_search"].isna().all()
+    assert report.loc[report["metric"] == "accuracy", "interaction_in_search"].isna().all()
 
 
 def test_an_interrupted_search_ends_as_if_it_had_not_been(
@@ -239,10 +239,10 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(
         with pytest.raises(KeyboardInterrupt):
             Searched(cases, **options, state=tmp_path)
     work.until(None)
-    found = Searched(cases, **options, state=tmp_path).result
+    result = Searched(cases, **options, state=tmp_path).result
     assert "gradient" not in work.done
     for name in ("found", "screening"):
-        tables = getattr(found, name), getattr(whole, name)
+        tables = getattr(result, name), getattr(whole, name)
         pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 

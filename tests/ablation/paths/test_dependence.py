@@ -62,7 +62,7 @@ def readers(blind: Sequence[float], controls: Sequence[Sequence[float]] = ()) ->
         FULL,
         {A: wrong(0.1), B: wrong(0.2)},
         dict(zip((A, B), map(wrong, blind), strict=True)),
-        [dict(zip((A, B), map(wrong, each), strict=True)) for each in controls],
+        [dict(zip((A, B), map(wrong, shares), strict=True)) for shares in controls],
         "made up",
         "ood",
     )
@@ -113,9 +113,9 @@ def test_answers_of_a_rare_label_weigh_more() -> None:
         expected = pytest.approx([-unit * reach, unit * reach] * 2)
         assert table.loc[metric, ends].tolist() == expected
     # 0.020, which is over the least effect of interest: without the weight it would be under.
-    found = core_dependence_verdict(made, roles(a=OUT), least=0.01)
-    assert found.figures["blind_change_high"] == pytest.approx(weight * reach)
-    assert found.verdict == INCONCLUSIVE
+    finding = core_dependence_verdict(made, roles(a=OUT), least=0.01)
+    assert finding.figures["blind_change_high"] == pytest.approx(weight * reach)
+    assert finding.verdict == INCONCLUSIVE
 
 
 def test_a_share_of_nothing_and_information_of_one_label_are_missing() -> None:
@@ -129,9 +129,9 @@ def test_a_share_of_nothing_and_information_of_one_label_are_missing() -> None:
     answers = Answers.of(full, full)
     of_one_label = Readers(full, {A: answers}, {A: answers}, [], "x", "ood")
     assert set(core_dependence_table(of_one_label)["metric"]) == {"accuracy", "margin"}
-    found = core_dependence_verdict(of_one_label, roles(a=OUT))
-    assert found.verdict == INCONCLUSIVE
-    assert "one label only" in found.explanation
+    finding = core_dependence_verdict(of_one_label, roles(a=OUT))
+    assert finding.verdict == INCONCLUSIVE
+    assert "one label only" in finding.explanation
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_share_of_nothing_and_information_of_one_label_are_missing() -> None:
     ],
 )
 def test_verdicts_by_their_rules(blind: Any, controls: Any, given: Any, expected: str) -> None:
-    found = core_dependence_verdict(readers(blind, controls), roles(**given))
-    assert found.verdict == expected, found.explanation
+    finding = core_dependence_verdict(readers(blind, controls), roles(**given))
+    assert finding.verdict == expected, finding.explanation
 
 
 def test_a_verdict_is_confirmed_on_the_half_that_did_not_choose() -> None:
@@ -186,13 +186,13 @@ def test_a_verdict_is_confirmed_on_the_half_that_did_not_choose() -> None:
 
 def test_the_figures_of_a_verdict() -> None:
     made = readers([0.1, 0.2], [[0.0, 0.0]] * 39)
-    found = core_dependence_verdict(made, roles(a=OUT, b=OUT_ONLY))
-    why = found.explanation
+    finding = core_dependence_verdict(made, roles(a=OUT, b=OUT_ONLY))
+    why = finding.explanation
     assert "each of 2 components needed out of domain and not shown to be" in why
     assert "changes information out of domain by \u221215." in why
     assert "heads of the same layers, by 0.0 (39 sets, p = 0.025)" in why
-    [row] = found.table().to_dict("records")
-    CORE_VERDICT.check(found.table())
+    [row] = finding.table().to_dict("records")
+    CORE_VERDICT.check(finding.table())
     assert (row["n_receivers"], row["n_controls"], row["p_control"]) == (2, 39, 1 / 40)
     assert row["blind_change"] == pytest.approx(-0.15, abs=0.02)
     assert row["blind_change_low"] < row["blind_change"] < row["blind_change_high"]
@@ -225,8 +225,8 @@ class Small:
     def margins(self, *cuts: str) -> dict[str, np.ndarray]:
         """Without each set of components or paths, by the reference."""
         options: dict[str, Any] = {"split": "ood", "engine": "reference"}
-        found = ablate(self.model, cuts, self.data, self.means, **options)
-        by_name = {str(cut): answers.margin for cut, answers in found.without.items()}
+        swept = ablate(self.model, cuts, self.data, self.means, **options)
+        by_name = {str(cut): answers.margin for cut, answers in swept.without.items()}
         return {name: by_name[name] for name in cuts}
 
 
@@ -238,14 +238,14 @@ def small(cases: Cases) -> Small:
 
 def test_readers_are_cut_one_by_one(small: Small) -> None:
     core = ["L0.H1", "L0.H2"]
-    found = beside_random(small.readers(core), *small.of(core), n_controls=2)
+    made = beside_random(small.readers(core), *small.of(core), n_controls=2)
     names = ["L0.MLP", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "L1.MLP"]
-    assert list(map(str, found.blind)) == names
+    assert list(map(str, made.blind)) == names
     cuts = "L0.H1+L0.H2>L1.H3", "L0.H1+L0.H2>L0.MLP", "L1.H3", "L0.H0+L0.H3>L1.MLP"
     by_name = small.margins(*cuts)
-    [control] = found.controls  # of four heads two are left
-    answers = [found.blind[Component(name)] for name in ("L1.H3", "L0.MLP")]
-    answers += [found.without[Component("L1.H3")], control[Component("L1.MLP")]]
+    [control] = made.controls  # of four heads two are left
+    answers = [made.blind[Component(name)] for name in ("L1.H3", "L0.MLP")]
+    answers += [made.without[Component("L1.H3")], control[Component("L1.MLP")]]
     for got, margin in zip(answers, by_name.values(), strict=True):
         np.testing.assert_allclose(got.margin, margin, atol=1e-5)
 
@@ -253,14 +253,14 @@ def test_readers_are_cut_one_by_one(small: Small) -> None:
 def test_controls_that_are_the_same_to_a_receiver_count_once(small: Small) -> None:
     """One core head in each layer of four: a head of layer 1 sees one of three others."""
     core = ["L0.H1", "L1.H2"]
-    found = beside_random(small.readers(core), *small.of(core), n_controls=8)
-    assert len(found.controls) == 8  # of 3 x 3
-    table = core_dependence_table(found)
+    made = beside_random(small.readers(core), *small.of(core), n_controls=8)
+    assert len(made.controls) == 8  # of 3 x 3
+    table = core_dependence_table(made)
     whole = table[(table["subset"] == "all") & (table["metric"] == "margin")].set_index("receiver")
     seen = whole["n_controls"].to_dict()
     assert (seen.pop("L1.MLP"), set(seen.values())) == (8, {3})
     margins = small.margins(*(f"{head}>L1.H0" for head in ("L0.H0", "L0.H2", "L0.H3")))
-    changes = [float((margin - found.full.margin).mean()) for margin in margins.values()]
+    changes = [float((margin - made.full.margin).mean()) for margin in margins.values()]
     row = whole.loc["L1.H0"]
     assert row["control_change"] == pytest.approx(np.mean(changes), abs=1e-5)
     reach = sum(abs(change) >= abs(row["blind_change"]) for change in changes)
@@ -276,9 +276,9 @@ def test_known_ablations_have_to_be_of_these_examples_by_the_same_fill(small: Sm
     known = ablate(small.model, sets, small.data, split="ood", fill="zero")
     with pytest.raises(InputError, match="expected ablations with the same fill, means and seed"):
         small.readers(["L0.H1"], known=known)
-    found = small.readers(["L0.H1"], known=known, fill="zero")
+    reused = small.readers(["L0.H1"], known=known, fill="zero")
     anew = small.readers(["L0.H1"], fill="zero")
-    for one, two in ((found.without, anew.without), (found.blind, anew.blind)):
+    for one, two in ((reused.without, anew.without), (reused.blind, anew.blind)):
         assert one.keys() == two.keys()
         for receiver in one:
             np.testing.assert_allclose(one[receiver].margin, two[receiver].margin, atol=1e-4)
@@ -293,10 +293,10 @@ def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(small: Sm
     some = beside_random(alone, *given, receivers=wanted, n_controls=3)
     assert [list(map(str, control)) for control in some.controls] == [["L1.H2", "L1.MLP"]] * 3
     everything = beside_random(alone, *given, n_controls=3)
-    whole, found = (core_dependence_table(readers) for readers in (everything, some))
+    whole, part = (core_dependence_table(readers) for readers in (everything, some))
     rows = whole["receiver"].isin(wanted)
-    pd.testing.assert_frame_equal(found[rows], whole[rows], atol=1e-6)
-    assert set(found[~rows]["n_controls"]) == {0}
+    pd.testing.assert_frame_equal(part[rows], whole[rows], atol=1e-6)
+    assert set(part[~rows]["n_controls"]) == {0}
     model, core, data, means = given
     with pytest.raises(InputError, match=r"\(7\) differ from those on these examples \(4\)"):
         beside_random(alone, model, core, data.part(range(4)), means, n_controls=1)

@@ -21,15 +21,15 @@ EXPECTED = (
 
 def test_paths_have_both_ends_and_the_figures_of_ablations(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    found = ablate(model, [*SETS, "L1.H3"], data, means_of(model, data), split="ood")
-    table = path_table(found, n_resamples=10)
+    swept = ablate(model, [*SETS, "L1.H3"], data, means_of(model, data), split="ood")
+    table = path_table(swept, n_resamples=10)
     PATHS.check(table)
     whole = table[table["subset"] == "all"]
     assert whole["set"].tolist() == list(SETS)  # not the component among them
     assert whole[["senders", "receiver", "input"]].to_numpy().tolist() == [*map(list, EXPECTED)]
     assert set(whole["kind"]) == {"path"}
     assert whole["size"].tolist() == [2, 1, 1, 1]
-    nothing = Ablations(found.full, {}, found.data, found.split)
+    nothing = Ablations(swept.full, {}, swept.data, swept.split)
     assert path_table(nothing).empty
     PATHS.check(path_table(nothing))
     assert path_information_table(nothing).empty
@@ -37,11 +37,11 @@ def test_paths_have_both_ends_and_the_figures_of_ablations(cases: Cases) -> None
     with pytest.raises(InputError, match=r"paths L0.H1>L1.H3\+L1.MLP: found 2 receivers; expected"):
         path_table(both)
     names, ends = list(SETS), [column.name for column in ENDS]
-    kinds = {each: "path" for each in found.without if str(each) in names}
-    expected = ablation_table(found, kinds, n_resamples=10)
-    pd.testing.assert_frame_equal(path_table(found, n_resamples=10).drop(columns=ends), expected)
-    told = path_information_table(found, n_resamples=10)
-    expected = information_table(found, n_resamples=10)
+    kinds = {cut: "path" for cut in swept.without if str(cut) in names}
+    expected = ablation_table(swept, kinds, n_resamples=10)
+    pd.testing.assert_frame_equal(path_table(swept, n_resamples=10).drop(columns=ends), expected)
+    told = path_information_table(swept, n_resamples=10)
+    expected = information_table(swept, n_resamples=10)
     expected = expected[expected["set"].isin(names)].reset_index(drop=True)
     corrected = [name for name in expected if str(name).endswith("adjusted")]  # for other sets
     told, expected = told.drop(columns=[*ends, *corrected]), expected.drop(columns=corrected)
