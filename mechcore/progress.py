@@ -15,6 +15,7 @@ Advance: TypeAlias = Callable[..., None]
 """Called with the amount of work done since the previous call, 1 by default, and what it was."""
 
 _EVERY = 60.0  # seconds between lines about unfinished work
+_FEWEST = 0.05  # share of the work before which the time left is unknown
 
 
 _shown: ContextVar[_Bars | _Lines | None] = ContextVar("shown", default=None)
@@ -103,7 +104,8 @@ class _Lines:
                 return
             last = now
             left = (now - started) * (total - completed) / max(completed, 1e-9)
-            time_left = "" if ended else f", about {_duration(left)} left"
+            early = completed < _FEWEST * total
+            time_left = "" if ended or early else f", about {_duration(left)} left"
             share = f"{100 * completed / total:.0f} %{f' ({name})' if name else ''}"
             _print(self.console, f"{description}: {share}{time_left}")
 

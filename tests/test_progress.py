@@ -61,6 +61,14 @@ def test_lines_have_per_cent_and_the_time_left(capsys: Capture, clock: Clock) ->
     ]
 
 
+def test_the_time_left_is_unknown_at_first(capsys: Capture, clock: Clock) -> None:
+    with progress.shown(), progress.bar("sweep", 100.0) as advance:
+        for cost in (4, 1):
+            clock.now += 60
+            advance(cost)
+    assert capsys.readouterr().err.splitlines() == ["sweep: 4 %", "sweep: 5 %, about 38 min left"]
+
+
 def test_work_with_a_name_has_a_line_and_short_work_within_it_none(
     capsys: Capture, clock: Clock
 ) -> None:

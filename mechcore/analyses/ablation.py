@@ -60,9 +60,10 @@ class Ablation(Ablating, Analysis):
     subsets: bool = setting(
         False, "Ablate every subset of the named components (at most 10) for Shapley values."
     )
-    max_joint: int = setting(
-        4,
-        "Ablate all pairs of this many components, those that matter most out of domain.",
+    max_joint: int | None = setting(
+        None,
+        "Ablate all pairs of this many components, those that matter most out of domain. By "
+        "default 4 of the core, or 10 of those named.",
         least=0,
     )
     max_non_core: int = setting(
@@ -110,6 +111,15 @@ class Ablation(Ablating, Analysis):
         for component in named:
             shape.index(component)
         return sorted(named)
+
+    @property
+    def n_joint(self) -> int:
+        """Of how many components pairs are ablated, at most."""
+        from mechcore.ablation.sets import MOST_EXACT
+
+        if self.max_joint is not None:
+            return self.max_joint
+        return MOST_EXACT if self.components else 4
 
     @property
     def further(self) -> list[ComponentSet]:

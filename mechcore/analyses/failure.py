@@ -16,6 +16,7 @@ from mechcore.study.step import Work
 from mechcore.wording import (
     ALL,
     DASH,
+    PLACES,
     count,
     effect,
     interval,
@@ -119,7 +120,8 @@ class Failure(Ablating, Analysis):
             return
         for i, text in enumerate(cls.headlines(run)):
             yield report.Paragraph(text, lead=i == 0)
-        yield from (report.Paragraph(text, note=True) for text in _notes(failure, sets))
+        if sets["one_label"].any():
+            yield report.Paragraph(_ONE_LABEL, note=True)
         failure = failure[(failure["split"] == "ood") | (failure["subset"] == ALL)]
         inside, part = failure["split"] == "id", failure["subset"] != ALL
         ordered = failure.assign(inside=inside, part=part).sort_values(
@@ -148,6 +150,12 @@ class Failure(Ablating, Analysis):
         yield _ranking(sets)
 
 
+_ONE_LABEL = (
+    "Where examples have one label, what an ablation fixes may be the work of a moved threshold: "
+    "compare it with what it breaks on the other label."
+)
+
+
 def _points(share: float) -> str:
     return f"{number(100 * share, 1)} points"
 
@@ -156,11 +164,17 @@ def _gap_sentence(failure: pd.DataFrame, gap: Gap, why: Explanation) -> str:
     """How large the failure is, how much of it is the threshold, and who carries it."""
     what = "Balanced accuracy" if gap.balanced else "Accuracy"
     ends = interval(gap.low, gap.high, "accuracy", signed=gap.low < 0)
-    text = f"{what} is {percent(gap.outside)} out of domain and {percent(gap.inside)} in domain"
+    outside = failure[failure["split"] == "ood"]
+    guessing = failure[failure["subset"] == ALL].groupby("split")["guessing"].first()
+    by_split = [
+        f"{percent(share)} {PLACES[split]}"
+        + f" (by guessing {percent(guessing[split])})" * (guessing.nunique() > 1)
+        for split, share in (("ood", gap.outside), ("id", gap.inside))
+    ]
+    text = f"{what} is {' and '.join(by_split)}"
     if why.kind == "none":
         return f"{text}: no failure out of domain is shown (a gap of {_points(gap.size)} {ends})."
     text += f", a gap of {_points(gap.size)} {ends}"
-    outside = failure[failure["split"] == "ood"]
     known = outside[outside["subset"] == ALL].iloc[0]
     if isfinite(known["recalibrated"]):
         if known["recalibrated"] < known["guessing"] + _LEAST_ABOVE:
@@ -245,21 +259,6 @@ def _group(part: pd.DataFrame, verb: str, verbs: str) -> str:
     named[0] += " without it"
     named += [f"{len(part) - _NAMED} more"] * (len(part) > _NAMED)
     return f"{len(part)} {verb if len(part) == 1 else verbs} ({', '.join(named)})"
-
-
-def _notes(failure: pd.DataFrame, sets: pd.DataFrame) -> Iterator[str]:
-    guessing = failure[failure["subset"] == ALL].groupby("split")["guessing"].first()
-    if guessing.nunique() > 1:
-        inside, outside = (percent(guessing[split]) for split in TEST_SPLITS)
-        yield (
-            f"The splits have different labels: guessing gives a balanced accuracy of {inside} in "
-            f"domain and {outside} out of domain."
-        )
-    if sets["one_label"].any():
-        yield (
-            "Where examples have one label, what an ablation fixes may be the work of a moved "
-            "threshold: compare it with what it breaks on the other label."
-        )
 
 
 def _two_sided(sets: pd.DataFrame) -> report.Table:

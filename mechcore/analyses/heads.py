@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HEADS_FILE = "heads.parquet"
 _BATCH = 64
 _HEADS_PER_FIGURE = 6
+_MOST_NAMED = 4  # heads of a category
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,18 @@ class Heads(Analysis):
         """What the core heads attend to, or all heads if the core is not known."""
         if (categories := run.filled("head_categories")) is None:
             return
+        from mechcore.attention.categories import MIXED
+
         what, chosen = "head", categories
         if "in_core" in categories:
             what, chosen = "core head", _core(categories)
         counts = chosen["category"].value_counts()
-        parts = [f"{name} ({whole(n)})" for name, n in counts.items()]
+        parts = []
+        for name, n in counts.items():
+            of_category = whole(n)
+            if n <= _MOST_NAMED and name != MIXED:
+                of_category = ", ".join(chosen.loc[chosen["category"] == name, "component"])
+            parts.append(f"{name} ({of_category})")
         heads = f"{what} attends" if len(chosen) == 1 else f"{len(chosen)} {what}s attend"
         if parts:
             yield f"What the {heads} to: {listed(parts)}."

@@ -216,9 +216,8 @@ class Repair(Analysis):
         told = f"{text}no repair is recommended, {why}."
         if rung:
             told = f"{text}{rung} is the cheapest repair whose gain is shown: {_told(known, rung)}."
-        yield told
-        if best != rung:
-            yield f"The largest gain is that of {best}: {_told(known, best)}."
+        largest = f" The largest gain is that of {best}: {_told(known, best)}."
+        yield told + largest * (best != rung)
         held = table[(table["place"] == HELD_OUT) & (table["rung"] != "none")]
         if held.empty:
             yield "The subsets are too few to hold any out, so nothing is known of other kinds."

@@ -207,6 +207,8 @@ def show_part(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     show(pd.DataFrame([row[:n] for row in part], columns=list(header[:n])))
     if len(rows) > len(part):
         print(f"and {len(rows) - len(part)} more rows in the report")
+    if hidden := header[n:]:
+        print(f"columns that this terminal is too narrow for: {', '.join(hidden)}")
 
 
 def _cell(name: Any, value: Any) -> str:

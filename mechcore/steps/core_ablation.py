@@ -62,7 +62,7 @@ def core_ablation_tables(
 
     ood = without([*singles, *other_sets], "ood", "ood-alone")
     of_core = [single for single in singles if single.components[0] in core]
-    together = [*joint_sets(of_core, ood, step.max_joint), *step.further]
+    together = [*joint_sets(of_core, ood, step.n_joint), *step.further]
     together += sets.subsets(core) if step.subsets else []
     joint = [one for one in dict.fromkeys(together) if len(one) > 1]
     id_ = without([*singles, *other_sets, *joint], "id", "id")

@@ -77,6 +77,12 @@ def test_what_is_named_needs_no_subnetwork(tmp_path: Path) -> None:
     assert sorted(kinds) == ["ablation", "describe", "means"]
 
 
+def test_all_pairs_of_a_few_named_components_are_ablated() -> None:
+    assert Ablation().n_joint == 4
+    assert Ablation(components=("L0.H0", "L0.H1")).n_joint == 10
+    assert Ablation(components=("L0.H0", "L0.H1"), max_joint=0).n_joint == 0
+
+
 def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> None:
     worst_sentence, core_sentence = told(run)
     ablation = run.tables["ablation"]

@@ -80,6 +80,14 @@ def test_the_headline_says_what_is_wrong(shown: Any) -> None:
     assert "1 is needed (L0.H1 -20.0 points without it)" in texts[3]
 
 
+def test_splits_with_other_labels_are_compared_with_guessing(shown: Any) -> None:
+    table = failure()
+    table.loc[table["split"] == "id", "guessing"] = 1 / 3
+    _, texts = shown(table, sets(**NETS))
+    both = "is 60.0 % out of domain (by guessing 50.0 %) and 90.0 % in domain (by guessing 33.3 %)"
+    assert both in texts[0]
+
+
 @pytest.mark.parametrize(
     ("outside", "nets", "said"),
     [

@@ -39,7 +39,7 @@ def with_core(run: RunFolder, categories: list[str]) -> RunFolder:
 
 def test_the_categories_of_the_core_are_counted(run: RunFolder) -> None:
     several = with_core(run, ["first", "self", "first"])
-    said = "What the 3 core heads attend to: first (2) and self (1)."
+    said = "What the 3 core heads attend to: first (L0.H0, L0.H2) and self (L0.H1)."
     assert list(Heads.headlines(several)) == [said]
     one = with_core(run, ["mixed"])
     assert list(Heads.headlines(one)) == ["What the core head attends to: mixed (1)."]

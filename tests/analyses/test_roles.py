@@ -105,7 +105,10 @@ def test_what_holds_on_the_other_half_stands_in_the_list(
         [block.text for block in of.blocks if isinstance(block, Paragraph)]
         for of in (of_halves, section)
     )
-    assert texts == [*before, confirmation(halved)]
+    assert texts == [verdict(halved), *before[1:], confirmation(halved)]
+    assert "carry the generalisation (" in texts[0]
+    assert "0 confirmed on held-out halves; 4 carry" in texts[0]
+    assert "1 confirmed on held-out halves" in texts[0]
     header = "on the other half"
     first, whole = tables_of(of_halves.blocks)
     for table in (first, whole):

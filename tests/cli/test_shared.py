@@ -87,4 +87,6 @@ def test_of_a_large_table_there_is_as_much_as_there_is_room_for(
     show_part(["one", "two", "three"], [["a" * 8, "b" * 9, "c"]] * 17)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["one", "two"]  # 9 and 10 characters; there is one left
-    assert lines[2:] == [f"{'a' * 8}  {'b' * 9}"] * 15 + ["and 2 more rows in the report"]
+    assert lines[2:17] == [f"{'a' * 8}  {'b' * 9}"] * 15
+    assert lines[17] == "and 2 more rows in the report"
+    assert lines[18:] == ["columns that this terminal is too narrow for: three"]

@@ -220,7 +220,10 @@ def _group(
     named[0] += _UNIT
     if len(group) > _NAMED:
         named.append(f"and {len(group) - _NAMED} more")
-    return f"{len(group)} {verbs[len(group) > 1]} {what} ({', '.join(named)})"
+    text = f"{len(group)} {verbs[len(group) > 1]} {what} ({', '.join(named)})"
+    if "confirmed" in group and roles["halves_found_ood"].notna().any():
+        text += f", {int(group['confirmed'].sum())} confirmed on held-out halves"
+    return text
 
 
 def information_change(row: Any, place: str) -> str:
