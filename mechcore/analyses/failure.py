@@ -145,7 +145,7 @@ class Failure(Ablating, Analysis):
         gap, why = gap_of(failure), explanation(failure, sets, least)
         yield _gap_sentence(failure, gap, why)
         if why.kind != "none":
-            yield _explained(sets, why)
+            yield _explained(sets, why, gap.size)
             yield from _subsets(failure)
         yield _ranking(sets)
 
@@ -207,9 +207,9 @@ def _subsets(failure: pd.DataFrame) -> Iterator[str]:
         yield f"Most wrong answers are in the subsets {named}."
 
 
-def _explained(sets: pd.DataFrame, why: Explanation) -> str:
+def _explained(sets: pd.DataFrame, why: Explanation, gap: float) -> str:
     """What explains the failure, by the rule."""
-    from mechcore.ablation.effects.failure import MOSTLY, PARTLY, hurting
+    from mechcore.ablation.effects.failure import MOSTLY, PARTLY, hurting, over_all
 
     degree = "mostly" if why.share >= MOSTLY else "in part"
     share, harmful = f"{percent(why.share)} of the gap", hurting(sets)
@@ -224,6 +224,12 @@ def _explained(sets: pd.DataFrame, why: Explanation) -> str:
     if why.kind == "threshold":
         rest = "ablation does not explain the rest: " * (why.other < PARTLY)
         return f"The failure is {degree} a moved threshold ({share}); {rest}{more}."
+    every = over_all(sets)
+    known_least = every.sort_values("net_high").iloc[-1]
+    if known_least["net_high"] >= PARTLY * gap:
+        most = f"{_points(known_least['net_high'])} ({known_least['set']})"
+        doubt = f"The examples are too few to exclude that one hurts by up to {most}"
+        return f"Ablation does not explain this failure: {more}. {doubt}."
     return (
         f"Ablation does not explain this failure: {more}. What these texts take seems to be "
         "missing from the model, and removing parts cannot add it."

@@ -94,6 +94,16 @@ def test_splits_with_other_labels_are_compared_with_guessing(shown: Any) -> None
         ({}, {"L0_H0": (0.24, True)}, "mostly the work of L0.H0: ablating it fixes 30"),
         ({}, {"L0_H0": (0.1, True)}, "in part the work of L0.H0"),
         ({"recalibrated": 0.61, "threshold": 0.01}, NETS, "Ablation does not explain this failure"),
+        (
+            {"recalibrated": 0.61, "threshold": 0.01},
+            {"L0_H0": (0.05, False)},
+            "What these texts take seems to be missing from the model",
+        ),
+        (
+            {"recalibrated": 0.61, "threshold": 0.01},
+            {"L0_H0": (0.08, False)},
+            "The examples are too few to exclude that one hurts by up to 9.0 points (L0.H0).",
+        ),
         ({"recalibrated": 0.505, "threshold": -0.095}, NETS, "is the model better than guessing"),
         ({"recalibrated": None}, NETS, "too few examples of a label"),
         ({"balanced_accuracy": 0.9}, NETS, "no failure out of domain is shown"),
