@@ -19,6 +19,7 @@ from scipy import stats
 
 from mechcore.components import Component
 from mechcore.evaluation.p_values import adjusted_p
+from mechcore.subnetworks.core import shared_by_chance
 
 RECIPES = {"none": "MNLI alone", "hans": "MNLI + HANS"}
 SEEDS, HEADS, LAYERS = range(5), 12, 6
@@ -128,10 +129,10 @@ def _cores(cores: pd.DataFrame) -> str:
 
 def _chance(sets: list[set[str]]) -> float:
     """Heads in all cores, if each had its number of heads in each layer at random."""
-    layers = [
-        [sum(Component(h).layer == layer for h in s) for s in sets] for layer in range(LAYERS)
-    ]
-    return float(sum(HEADS * np.prod([n / HEADS for n in counts]) for counts in layers))
+    layers = [[Component(head).layer for head in heads] for heads in sets]
+    sizes = np.array([np.bincount(of_heads, minlength=LAYERS) for of_heads in layers])
+    chance = shared_by_chance([HEADS] * LAYERS, sizes)
+    return float(np.arange(len(chance)) @ chance)
 
 
 def _heads(cores: pd.DataFrame, components: pd.DataFrame) -> str:

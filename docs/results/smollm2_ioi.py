@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import torch
 from as_markdown import markdown, percent
+from study_tables import points
 
 from mechcore import MeanActivations, ablate, interactions, load_model
 from mechcore.ablation import sets, sweep
@@ -99,19 +100,14 @@ def _full(full: pd.DataFrame) -> str:
     return markdown(["task", "accuracy, %", "logit difference", "mean rank"], rows)
 
 
-def _interval(row: pd.Series, name: str, low: str, high: str) -> str:
-    return f"{row[name]:+.2f} ({row[low]:+.2f} to {row[high]:+.2f})"
-
-
 def _heads(heads: pd.DataFrame, patched: pd.DataFrame, attention: pd.DataFrame) -> str:
     by_head = attention.set_index("set")
     largest = heads.reindex(heads[CHANGE].abs().nlargest(N_SHOWN).index)
-    other = patched.set_index("set")
     rows = []
     for _, row in largest.iterrows():
         ends = (CHANGE, f"{CHANGE}_low", f"{CHANGE}_high")
         seen = by_head.loc[row["set"], ["receiver", "giver", "first token"]]
-        both = [_interval(of, *ends) for of in (row, other.loc[row["set"]])]
+        both = [points(t[t["set"] == row["set"]], *ends, unit=1) for t in (heads, patched)]
         rows.append([row["set"], *both, *map(percent, seen)])
     head = ["head", "without it", "patched", "attention to the receiver, %", "giver", "first token"]
     return markdown(head, rows)
@@ -122,10 +118,10 @@ def _pairs(pairs: pd.DataFrame) -> str:
     rows = [
         [
             row["set"],
-            *(f"{row[name]:+.2f}" for name in ("sum_of_single_changes", "joint_change")),
-            _interval(row, "interaction", "low", "high"),
+            *(f"{row[name]:.2f}" for name in ("sum_of_single_changes", "joint_change")),
+            points(pairs.loc[[i]], "interaction", "low", "high", unit=1),
         ]
-        for _, row in largest.iterrows()
+        for i, row in largest.iterrows()
     ]
     return markdown(["pair", "changes of both alone, added", "change", "interaction"], rows)
 

@@ -53,6 +53,11 @@ class Metric:
                 f"metric {self.name!r}: tables have such a column; choose another name"
             )
 
+    @property
+    def worse(self) -> int:
+        """The sign of changes for the worse; negative where that is not said."""
+        return 1 if self.more_is_better is False else -1
+
     def __call__(
         self, logits: Float[Tensor, "batch *pos out"], batch: Batch
     ) -> Float[Tensor, " batch"]:
@@ -162,6 +167,11 @@ class Targets:
         correct, given = self._flags(self.prompts.correct, index), self.prompts.wrong
         wrong = ~correct if given is None else self._flags(given, index)
         return {"correct": correct, "wrong": wrong}
+
+    def asked(self, batch: Batch, full: Tensor | None = None) -> dict[str, Tensor]:
+        """What the metric gets beside logits: the batch and its answers, and the full logits."""
+        known = {name: values.cpu() for name, values in batch.items()} | self.of(batch["index"])
+        return known if full is None else known | {"full": full.cpu()}
 
     def _flags(self, answers: Sequence[Sequence[int]], index: Tensor) -> Tensor:
         flags = torch.zeros(len(index), self.readout.n_classes, dtype=torch.bool)

@@ -164,16 +164,15 @@ class Teacher:
     def _losses(self, logits: Tensor, batch: Batch, examples: Sequence[int]) -> Tensor:
         """The metric's losses [mask, example]."""
         assert self.targets is not None
-        metric, index = self.targets.metric, torch.as_tensor(examples)
-        asked = {name: values.cpu() for name, values in batch.items()} | self.targets.of(index)
-        asked["full"] = self.logits[sent(index, self.logits.device)].cpu()
+        metric = self.targets.metric
+        asked = self.targets.asked(batch, self.logits[sent(examples, self.logits.device)])
         values = torch.stack([metric(of_mask, asked) for of_mask in logits.cpu()])
         if logits.requires_grad and not values.requires_grad:
             raise InputError(
                 f"pruning: metric {metric.name!r} has no gradient; expected one that varies with "
                 "the logits without steps, such as margin or logit_difference"
             )
-        return (-values if metric.more_is_better else values).to(self.logits)
+        return (metric.worse * values).to(self.logits)
 
     def _hooked(
         self,

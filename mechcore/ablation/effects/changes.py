@@ -1,4 +1,4 @@
-"""What ablating sets did to every example, as changes from the full model, and tables of it."""
+"""Changes from the full model when sets are ablated, example by example, and their tables."""
 
 from __future__ import annotations
 
@@ -148,8 +148,7 @@ class Ablations(Shown):
     @property
     def worse(self) -> int:
         """The sign of changes for the worse."""
-        more_is_worse = self.measured is not None and self.measured.more_is_better is False
-        return 1 if more_is_worse else -1
+        return -1 if self.measured is None else self.measured.worse
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -221,7 +221,7 @@ def _group(
     if len(group) > _NAMED:
         named.append(f"and {len(group) - _NAMED} more")
     text = f"{len(group)} {verbs[len(group) > 1]} {what} ({', '.join(named)})"
-    if "confirmed" in group and roles["halves_found_ood"].notna().any():
+    if "confirmed" in group and roles[f"halves_found_{place}"].notna().any():
         text += f", {int(group['confirmed'].sum())} confirmed on held-out halves"
     return text
 

@@ -72,10 +72,8 @@ class MetricBuffer(AnswerBuffer):
         self._targets, self._metric = targets, targets.metric
 
     def _asked(self, batch: Batch) -> dict[str, Tensor]:
-        """What the metric gets beside logits."""
-        index, known = batch["index"], {name: values.cpu() for name, values in batch.items()}
-        full = {"full": self.full_logits[index]} if "full" in self._metric.needs else {}
-        return {**known, **self._targets.of(index), **full}
+        full = self.full_logits[batch["index"]] if "full" in self._metric.needs else None
+        return self._targets.asked(batch, full)
 
     def note_full(self, batch: Batch, logits: Float[Tensor, "example *pos out"]) -> None:
         """See `AnswerBuffer.note_full`."""

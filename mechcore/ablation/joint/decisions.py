@@ -119,7 +119,7 @@ class Goal:
             decisions[high < -self.least] = "below"
             return decisions
         assert self.largest is not None
-        if self.metric.more_is_better:
+        if self.metric.worse < 0:
             low, high = -high, -low
         n = len(low)  # from here, bounds of losses
         may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, except itself
@@ -202,8 +202,7 @@ class Interactions:
         if len(ties) and (self.n[ties] == self.n_all).all():  # of which the first are the larger
             assert goal.largest is not None
             left = goal.largest - int((self.decisions == "top").sum())
-            sign = 1 if goal.metric.more_is_better else -1
-            first = ties[np.argsort(sign * self.high[ties], kind="stable")]
+            first = ties[np.argsort(-goal.metric.worse * self.high[ties], kind="stable")]
             self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
 
     def _ratios(self, rows: Int[np.ndarray, " part"], stop: int) -> Float[np.ndarray, " part"]:

@@ -58,8 +58,7 @@ class Race(Shown):
         """The sets with a decision, largest losses first."""
         made, effects = self.decisions["decision"], self.effects
         decided = [cut for cut, its in zip(self.sets, made, strict=True) if its == decision]
-        sign = -1 if self.goal.metric.more_is_better is False else 1
-        return sorted(decided, key=lambda cut: sign * effects[cut])
+        return sorted(decided, key=lambda cut: -self.goal.metric.worse * effects[cut])
 
     @property
     def effects(self) -> dict[ComponentSet, float]:
@@ -135,7 +134,7 @@ def race(
     goal = Goal(least, largest, measure, error, bound)
     data = as_encoded(model, data_for(measure, model, data, split), split=split)
     # Of labelled examples these are measured anyway, which warns of a model below chance.
-    if measure not in (ACCURACY, MARGIN) or getattr(data, "correct", None) is not None:
+    if measure not in (ACCURACY, MARGIN) or data.correct is not None:
         options["metric"] = metric
     n_all, chosen = len(data), list[ComponentSet]()
     for cut in as_sets(sets, model):

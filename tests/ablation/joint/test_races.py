@@ -150,6 +150,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, losses: dict[str, np.ndarray]) -> l
 class Rows(np.ndarray):
     """Numbers of examples that stand for them."""
 
+    correct = None
+
     @classmethod
     def of(cls, n: int) -> Any:
         return np.arange(n).view(cls)
