@@ -30,7 +30,7 @@ LARGE = World(
     seeds=range(42, 54),
     core=CORE,
     sweep=True,
-    found=("L0.H0+L1.H1", "L0.H2+L3.MLP", "L4.H4+L5.H5+L6.H6"),
+    superadditive=("L0.H0+L1.H1", "L0.H2+L3.MLP", "L4.H4+L5.H5+L6.H6"),
     checkpoints=(100, 500, 1000, 2000),
 )
 OPENED = """() => {

@@ -19,8 +19,8 @@ def layers() -> list[str]:
     """Of the contract, from the top; modules of one layer are parted by bars."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
-    (found,) = (each["layers"] for each in contracts if each["type"] == "layers")
-    return list(found)
+    (rooms,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    return list(rooms)
 
 
 def drawn(rows: list[str]) -> str:

@@ -100,6 +100,6 @@ def picture(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.ipynb")):
-        print(each, flush=True)
-        execute(each)
+    for name in sys.argv[1:] or sorted(path.stem for path in FOLDER.glob("*.ipynb")):
+        print(name, flush=True)
+        execute(name)

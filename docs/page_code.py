@@ -61,14 +61,14 @@ def blocks(page: Path, *, full: bool) -> list[Block]:
     """Of a page; unless in full, with what its comments ``in tests: OLD => NEW`` change."""
     text = page.read_text(encoding="utf-8")
     changes = [] if full else [(m["old"], m["new"]) for m in _SHORTER.finditer(text)]
-    found = []
+    listed = []
     for m in _FENCE.finditer(text):
         body, start = m["body"], m.start("body")
         for old, new in changes if m["language"] != "text" else []:
             body = body.replace(old, new)
         line = text.count("\n", 0, start) + 1
-        found.append(Block(m["language"], body, m["note"] or "", line, start))
-    return found
+        listed.append(Block(m["language"], body, m["note"] or "", line, start))
+    return listed
 
 
 def run_page(page: Path, *, full: bool) -> Iterator[tuple[Block, str, str]]:
@@ -150,5 +150,5 @@ def rewrite(page: Path) -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for each in map(Path, sys.argv[1:]):
-        print(f"{each}: {rewrite(each.resolve())} outputs changed")
+    for page in map(Path, sys.argv[1:]):
+        print(f"{page}: {rewrite(page.resolve())} outputs changed")

@@ -176,7 +176,7 @@ def rich_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     world = World(
         sweep=True,
-        found=("L0.H3+L1.H5", "L1.H2+L3.MLP"),
+        superadditive=("L0.H3+L1.H5", "L1.H2+L3.MLP"),
         checkpoints=(100, 500),
         training=(100, 200, 500),
         balance=True,

@@ -51,7 +51,7 @@ class World:
     joint: Sequence[Sequence[str]] | None = None
     source: str = "checkpoints/tiny-world"
     sweep: bool = False
-    found: Sequence[str] = ()
+    superadditive: Sequence[str] = ()
     checkpoints: Sequence[int] = ()
     training: Sequence[int] = ()
     balance: bool = False
@@ -176,8 +176,8 @@ def write_run(path: Path, world: World = World()) -> Path:
         save("smallest", _smallest(world), SMALLEST.names)
     if world.stability:
         _write_stability(save, world, dict(zip(runs[1:], masks, strict=True)))
-    if world.found:
-        save("superadditive", _found(world), FOUND)
+    if world.superadditive:
+        save("superadditive", _superadditive(world), FOUND)
         save("screening", _screening(world), ("set", "predicted", "interaction"))
     if world.training:
         save("training", _training(world), TRAINING)
@@ -407,7 +407,7 @@ def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) ->
     for name, size, n, first in (
         ("sweep", 1, len(world.shape.components), "L0.H3"),
         ("ablation", 2, 6, "L0.H3+L1.H5"),
-        *([("search", 2, 10, world.found[0])] if world.found else []),
+        *([("search", 2, 10, world.superadditive[0])] if world.superadditive else []),
     ):
         for data, split, rho in ((world.ood_data, "ood", 0.8), (world.id_data[0], "id", 0.1)):
             for metric in ("accuracy", "margin"):
@@ -438,9 +438,9 @@ def _smallest(world: World) -> list[dict[str, Any]]:
     ]
 
 
-def _found(world: World) -> list[tuple[Any, ...]]:
+def _superadditive(world: World) -> list[tuple[Any, ...]]:
     rows = []
-    for i, name in enumerate(world.found):
+    for i, name in enumerate(world.superadditive):
         for metric, unit in (("margin", 1.0), ("accuracy", 0.1)):
             value = -unit * (1.5 - 0.25 * i)
             row = (name, name.count("+") + 1, world.ood_data, "ood", "all", 500, metric)
@@ -452,7 +452,7 @@ def _found(world: World) -> list[tuple[Any, ...]]:
 def _screening(world: World) -> list[tuple[Any, ...]]:
     """All pairs of heads; those found were ablated exactly."""
     names = ["+".join(pair) for pair in combinations(map(str, world.shape.heads), 2)]
-    exact = [-1.0 if name in world.found else None for name in names]
+    exact = [-1.0 if name in world.superadditive else None for name in names]
     return [*zip(names, range(-len(names), 0), exact, strict=True)]
 
 

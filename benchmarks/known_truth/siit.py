@@ -245,10 +245,10 @@ def aligned(
     program: Program, names: Collection[str] | None = None
 ) -> Bool[Tensor, "layer component"]:
     """Which components are aligned with variables: with any, or with those of these names."""
-    found = torch.zeros(program.n_layers, N_HEADS + 1, dtype=torch.bool)
+    components = torch.zeros(program.n_layers, N_HEADS + 1, dtype=torch.bool)
     for variable in program.variables:
-        found[_column(variable.component)] |= names is None or variable.name in names
-    return found
+        components[_column(variable.component)] |= names is None or variable.name in names
+    return components
 
 
 def drawn_plan(program: Program, n: int, generator: torch.Generator) -> tuple[Plan, Tensor]:
@@ -373,13 +373,13 @@ def train(
         for _ in range(steps):
             base, source = (texts.rows(index) for index in texts.pairs(BATCH_SIZE, generator))
             plan, strict = drawn_plan(program, BATCH_SIZE, generator)
-            found = losses(model, program, base, source, plan, strict)
+            parts = losses(model, program, base, source, plan, strict)
             optimizer.zero_grad()
-            (found.behaviour + found.interchange + found.strictness).backward()
+            (parts.behaviour + parts.interchange + parts.strictness).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             advance()
             if log is not None:
-                log(found)
+                log(parts)
     model.eval()

@@ -126,7 +126,9 @@ class _Runs:
             for which in (variables | others, variables):
                 margin, target = self(which, siit.MEAN)
                 measured, expected = right * (margin - full), siit.MARGIN * (right * target - 1)
-                changes[absent] = [round(float(each.mean()), 3) for each in (measured, expected)]
+                changes[absent] = [
+                    round(float(values.mean()), 3) for values in (measured, expected)
+                ]
                 errors.append(abs(changes[absent][0] - changes[absent][1]))
         return {
             "accuracy": _share(full * right > 0),
@@ -169,23 +171,23 @@ def measure(
     model.eval()
     trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 1))
     means = siit.means_of(siit.recorded(model, trained_on)[1], trained_on)
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for split in program.splits:
         base = program.texts(split, n, seed)
         source = program.pairs(base, split, seed)
         batch, others = (siit.batch_of(tokenizer, texts) for texts in (base, source))
         outputs = siit.recorded(model, others)[1]
         runs = _Runs(model, program, base, source, batch, outputs, means)
-        found[split] = runs.figures()
-    return found
+        figures[split] = runs.figures()
+    return figures
 
 
 def failures(measured: dict[str, Any]) -> list[str]:
     """What of a model's measured figures a case may not have."""
-    found = []
+    reasons = []
     for split, figures in measured.items():
         shares = {"answers": figures["accuracy"], **figures["interchange"]}
-        found += [
+        reasons += [
             f"{split}: accuracy of {what} is {share}; expected at least {LEAST_ACCURACY}"
             for what, share in shares.items()
             if share < LEAST_ACCURACY
@@ -193,8 +195,8 @@ def failures(measured: dict[str, Any]) -> list[str]:
         limits = (("stray_change", LARGEST_STRAY_CHANGE), ("change_error", LARGEST_CHANGE_ERROR))
         for name, limit in limits:
             if figures[name] > limit:
-                found.append(f"{split}: {name} is {figures[name]} nats; expected at most {limit}")
-    return found
+                reasons.append(f"{split}: {name} is {figures[name]} nats; expected at most {limit}")
+    return reasons
 
 
 def make(
@@ -255,8 +257,8 @@ def _share(right: Tensor) -> float:
 
 def _singles(which: Tensor) -> list[Tensor]:
     """One mask for every component of a mask."""
-    each = torch.eye(which.numel(), dtype=torch.bool)[which.flatten()]
-    return list(each.unflatten(1, which.shape))
+    masks = torch.eye(which.numel(), dtype=torch.bool)[which.flatten()]
+    return list(masks.unflatten(1, which.shape))
 
 
 def _main(

@@ -25,7 +25,7 @@ def reference() -> str:
     runner = CliRunner(env={"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"})
     sections = []
     for name, command in commands(typer.main.get_command(app)):
-        rare = any("--help-all" in each.opts for each in command.params)
+        rare = any("--help-all" in option.opts for option in command.params)
         words = [*name.split(), "--help-all" if rare else "--help"]
         result = runner.invoke(app, words, prog_name="mechcore", terminal_width=WIDTH)
         if result.exit_code:
@@ -40,8 +40,8 @@ def commands(group: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """All commands by name, those in groups with their group's before it."""
     context = typer.Context(group)
     for name in group.list_commands(context):
-        each = group.get_command(context, name)
-        if hasattr(each, "list_commands"):
-            yield from commands(each, f"{place}{name} ")
+        command = group.get_command(context, name)
+        if hasattr(command, "list_commands"):
+            yield from commands(command, f"{place}{name} ")
         else:
-            yield f"{place}{name}", each
+            yield f"{place}{name}", command

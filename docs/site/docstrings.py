@@ -29,21 +29,21 @@ class Docstrings(griffe.Extension):
         """Visit every object of the package."""
         self._visit(pkg)
 
-    def _visit(self, each: griffe.Object) -> None:
-        if each.docstring is not None:
-            if isinstance(each, griffe.Class) and "dataclass" in each.labels:
-                each.docstring.value = with_settings(each.docstring.value, each.path)
-            each.docstring.value = fenced(linked(each.docstring.value, each))
-        for member in each.members.values():
-            if isinstance(member, griffe.Object):
-                self._visit(member)
+    def _visit(self, member: griffe.Object) -> None:
+        if member.docstring is not None:
+            if isinstance(member, griffe.Class) and "dataclass" in member.labels:
+                member.docstring.value = with_settings(member.docstring.value, member.path)
+            member.docstring.value = fenced(linked(member.docstring.value, member))
+        for part in member.members.values():
+            if isinstance(part, griffe.Object):
+                self._visit(part)
 
 
 def with_settings(text: str, path: str) -> str:
     """The docstring of a class with what the fields of its settings say, as its attributes."""
     module, _, name = path.rpartition(".")
     kind = getattr(import_module(module), name, None)
-    if not is_dataclass(kind) or not any(DESCRIBED in each.metadata for each in fields(kind)):
+    if not is_dataclass(kind) or not any(DESCRIBED in field.metadata for field in fields(kind)):
         return text
     lines = [f"    {name}: {entry.setting.help}" for name, entry in entries(kind).items()]
     return "\n".join([text, "", "Attributes:", *lines])

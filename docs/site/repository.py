@@ -53,12 +53,14 @@ def on_files(files: Files, config: Any) -> Files:
 def page_of(notebook: Path, target: str) -> dict[str, str | bytes]:
     """A notebook as the page ``target`` with its pictures, by their paths in the site."""
     pictures = f"{notebook.stem}_files"
-    body, found = MarkdownExporter().from_notebook_node(
+    body, resources = MarkdownExporter().from_notebook_node(
         nbformat.read(notebook, as_version=4), resources={"output_files_dir": pictures}
     )
     folder = posixpath.dirname(target)
     page = f'{body}\n<a href="{notebook.name}">Download this notebook</a>.\n'
-    return {target: page} | {f"{folder}/{name}": data for name, data in found["outputs"].items()}
+    return {target: page} | {
+        f"{folder}/{name}": data for name, data in resources["outputs"].items()
+    }
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

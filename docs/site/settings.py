@@ -55,13 +55,13 @@ def _table(settings: Any, kind: Any, of_analysis: bool) -> str:
 
 def _type(hint: Any) -> str:
     if get_origin(hint) is Literal:
-        return " or ".join(f"`{each}`" for each in get_args(hint))
+        return " or ".join(f"`{value}`" for value in get_args(hint))
     if get_origin(hint) is tuple:
         return f"list of {_type(get_args(hint)[0])}"
     if get_origin(hint) is not None and hasattr(get_origin(hint), "keys"):
         return f"{_type(get_args(hint)[1])} by name"
     if get_args(hint):
-        return " or ".join(_type(each) for each in get_args(hint) if each is not NoneType)
+        return " or ".join(_type(kind) for kind in get_args(hint) if kind is not NoneType)
     names = {int: "whole number", float: "number", str: "text", bool: "true or false"}
     return names.get(hint) or ("anything" if hint is Any else "settings")
 
@@ -70,7 +70,7 @@ def _option(entry: Entry, of_analysis: bool) -> str:
     """Its options; the commands of analyses have one for each of their settings."""
     own = f"--{entry.name.replace('_', '-')}" if of_analysis else ""
     options = (entry.setting.option or own).replace("{group}", "GROUP").split()
-    return ", ".join(f"`{each}`" for each in options)
+    return ", ".join(f"`{option}`" for option in options)
 
 
 def _meaning(entry: Entry) -> str:

@@ -35,9 +35,11 @@ def section(schema: Schema) -> Iterator[str]:
     """A table: what a row is, and its columns."""
     yield f"### {schema.name}.csv\n\n{schema.meaning}\n"
     yield "| column | type | unit | meaning |\n| :-- | :-- | :-- | :-- |"
-    for each in schema.columns:
-        meaning = each.meaning.replace("``", "`") + (" (optional)" if each.optional else "")
-        unit = "" if each.kind == "share" else each.unit
-        kind = {"points": "difference of shares", "seed": "whole, exact"}.get(each.kind, each.kind)
-        yield f"| `{each.name}` | {kind} | {unit} | {meaning} |"
+    for column in schema.columns:
+        meaning = column.meaning.replace("``", "`") + (" (optional)" if column.optional else "")
+        unit = "" if column.kind == "share" else column.unit
+        kind = {"points": "difference of shares", "seed": "whole, exact"}.get(
+            column.kind, column.kind
+        )
+        yield f"| `{column.name}` | {kind} | {unit} | {meaning} |"
     yield ""
