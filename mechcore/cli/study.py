@@ -93,6 +93,7 @@ def do_study(
     out: str,
     stages: Sequence[tuple[str, Any]],
     show: Callable[[Path], None],
+    workers: int = 1,
 ) -> None:
     """Run the main study with the command line's resources; ``stages`` made its settings."""
     study = replace(study, resources=resources.over(study.resources))
@@ -104,7 +105,7 @@ def do_study(
     from mechcore.report.kinds import DEFAULT
 
     origin = origins(*stages, (COMMAND_LINE, study))
-    how.do(DEFAULT, study, study.resources, out=out, origins=origin, show=show)
+    how.do(DEFAULT, study, study.resources, out=out, origins=origin, workers=workers, show=show)
 
 
 def left_to_study(name: str) -> list[str]:
@@ -244,6 +245,7 @@ def demo(
     ] = "failing",
 ) -> None:
     """Run the whole study of an embedded model on embedded data; mechcore run studies yours."""
+    from mechcore.study.executors import n_cores
     from mechcore.study.kinds import read_study
     from mechcore.worlds.embedded import data_dir
 
@@ -254,7 +256,8 @@ def demo(
         stages.append((f"file {file.parent.name}/{file.name}", base))
     study = given.over(chosen.over(replace(base, model=replace(base.model, embedded=model))))
     how.check()
-    do_study(study, resources, how, "mechcore-demo", stages, show_run)
+    # On small models, two jobs on a core each are faster than one job on two.
+    do_study(study, resources, how, "mechcore-demo", stages, show_run, min(2, n_cores()))
 
 
 def init(

@@ -205,6 +205,14 @@ def test_every_kind_of_study_is_done_as_the_options_say(
     assert how["executor"] == OnRay("host:1", 2, 1.0, "cuda")
 
 
+def test_the_demo_does_two_jobs_at_once_where_there_are_cores(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cores, workers in ((1, 1), (8, 2)):
+        monkeypatch.setattr("mechcore.study.executors.n_cores", lambda cores=cores: cores)
+        assert asked("demo")[1]["executor"] == Local(workers)
+
+
 @pytest.mark.parametrize(
     ("command", "job"),
     [
