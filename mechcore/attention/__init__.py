@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mechcore.attention.categories import TokenInfo as TokenInfo
     from mechcore.attention.categories import categories as categories
     from mechcore.attention.categories import claims as claims
+    from mechcore.attention.categories import key_is_word as key_is_word
     from mechcore.attention.categories import partition as partition
     from mechcore.attention.categories import register_category as register_category
     from mechcore.attention.categories import unregister_category as unregister_category

@@ -6,7 +6,7 @@ what masses are made of; `partition` gives a pair to the first category, so that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from mechcore.data.tokens import SPECIAL
 from mechcore.errors import InputError
@@ -228,6 +229,49 @@ def register_category(
     """
     _check_name(name)
     CATEGORIES.register(name)(Category(name, function, causal_only, description))
+
+
+def key_is_word(tokenizer: PreTrainedTokenizerBase, *words: str) -> CategoryFunction:
+    """For `register_category`: the key is a piece of one of ``words``, however capitalised.
+
+    Raises:
+        InputError: no word is given, or the tokenizer has no token for a part of one.
+
+    >>> register_category("negation", key_is_word(tokenizer, "no", "not"))  # doctest: +SKIP
+    """
+    if not words:
+        raise InputError("key_is_word: no word; name at least one, such as 'not'")
+    written: set[tuple[int, ...]] = set()
+    for word in words:
+        forms = {word, word.lower(), word.capitalize(), word.upper()}
+        texts = sorted(space + form for space in ("", " ") for form in forms)
+        pieces = {tuple(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]}
+        known = {ids for ids in pieces if ids and tokenizer.unk_token_id not in ids}
+        if not known:
+            raise InputError(
+                f"key_is_word: the tokenizer reads {word!r} as unknown; leave it out, as no text "
+                "can show it to the model"
+            )
+        written |= known
+    return lambda tokens: tokens.key_is(_at_words(tokens, written))
+
+
+def _at_words(tokens: TokenInfo, written: Iterable[tuple[int, ...]]) -> Bool[Tensor, "batch pos"]:
+    """Tokens of occurrences that consist of exactly these pieces."""
+    marked = torch.zeros_like(tokens.real)
+    starts, ends = torch.ones_like(marked), torch.ones_like(marked)
+    starts[:, 1:] = ends[:, :-1] = tokens.occurrences.diff(dim=1) != 0
+    for ids in written:
+        n = marked.shape[1] - len(ids) + 1
+        if n < 1:
+            continue
+        last = slice(len(ids) - 1, None)
+        here = starts[:, :n] & ends[:, last]
+        for place, piece in enumerate(ids):
+            here = here & (tokens.ids[:, place : place + n] == piece)
+        for place in range(len(ids)):
+            marked[:, place : place + n] |= here
+    return marked
 
 
 def unregister_category(name: str) -> None:

@@ -11,7 +11,7 @@ import transformers as hf
 from attention.builders import byte_level, encoded_ids, wordpiece
 from attention.planted import attention_scores
 
-from mechcore.attention import TokenInfo, score_heads
+from mechcore.attention import TokenInfo, key_is_word, score_heads
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.models import load_model
@@ -180,3 +180,19 @@ def test_keys_out_of_the_window_are_out_of_reach(tmp_path: Path, name: str) -> N
 
 def all_pairs(row: torch.Tensor) -> torch.Tensor:
     return torch.ones(len(row), len(row), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("tokenizer", [wordpiece(), byte_level()], ids=["word pieces", "bytes"])
+def test_keys_that_are_words_of_a_list(tokenizer: Any) -> None:
+    tokens = tokens_of(("cats saw a cat", "The cats, the dog"), tokenizer, False)
+    pairs = key_is_word(tokenizer, "cats", "the")(tokens)
+    assert pairs.equal(pairs[:, :1].expand_as(tokens.allowed))  # whatever the query
+    shown = tokenizer.decode(tokens.ids[0][pairs[0, 0]]).lower()
+    assert shown.replace("cats", " cats ").split() == ["cats", "the", "cats", "the"]
+
+
+def test_words_that_a_list_cannot_have() -> None:
+    with pytest.raises(InputError, match="no word; name at least one"):
+        key_is_word(wordpiece())
+    with pytest.raises(InputError, match="reads 'elephant' as unknown"):
+        key_is_word(wordpiece(), "cat", "elephant")
