@@ -29,7 +29,7 @@ from mechcore.showing import Shown
 if TYPE_CHECKING:
     import pandas as pd
 
-_PER_TOKEN = {
+PER_TOKEN = {
     "token_type_ids": 0,
     "segments": SPECIAL,
     "words": SPECIAL,
@@ -89,7 +89,7 @@ class EncodedExamples(Shown):
     def part(self, rows: Sequence[int]) -> EncodedExamples:
         """These rows only, in the order given."""
         chosen: dict[str, Any] = {"examples": self.examples.part(rows)}
-        for name in ("input_ids", *_PER_TOKEN, "correct", "wrong"):
+        for name in ("input_ids", *PER_TOKEN, "correct", "wrong"):
             values = getattr(self, name)
             chosen[name] = None if values is None else [values[i] for i in rows]
         chosen["pairs"] = None if self.pairs is None else self.pairs.part(rows)
@@ -135,7 +135,7 @@ class EncodedExamples(Shown):
             "input_ids": _padded([self.input_ids[i] for i in index], self.pad_id),
             "attention_mask": _padded([[1] * len(self.input_ids[i]) for i in index], 0),
         }
-        for name, filler in _PER_TOKEN.items():
+        for name, filler in PER_TOKEN.items():
             values = getattr(self, name)
             if values is not None:
                 batch[name] = _padded([values[i] for i in index], filler)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.encoding import PER_TOKEN, EncodedExamples, encode
 from mechcore.data.examples import CLUSTER, Examples
 from mechcore.data.formats import KNOWN_COLUMNS
 from mechcore.data.given import EXPECTED, given_examples, given_table
@@ -86,7 +86,7 @@ def as_encoded(
         return data
     table = None if columns else prompt_table(data)
     if table is not None:
-        return encoded_prompts(model, table, split, lambda: tokenizer or tokenizer_of(model))
+        return encoded_prompts(model, table, split, lambda: tokenizer or tokenizer_of(model), words)
     examples = given_examples(data, split, columns=columns, label_map=label_map, labelled=labelled)
     if examples is None:
         raise InputError(f"{split} data: found {type(data).__name__}; expected {EXPECTED}")
@@ -205,7 +205,11 @@ def prompt_table(data: Any) -> pd.DataFrame | None:
 
 
 def encoded_prompts(
-    model: Any, table: pd.DataFrame, name: str, tokenizer: Callable[[], PreTrainedTokenizerBase]
+    model: Any,
+    table: pd.DataFrame,
+    name: str,
+    tokenizer: Callable[[], PreTrainedTokenizerBase],
+    words: bool = False,
 ) -> EncodedExamples:
     """Rows of prompts as examples; asks for the tokenizer for texts alone. Or an `InputError`."""
     if is_classifier(model) or not is_causal(model):
@@ -223,12 +227,12 @@ def encoded_prompts(
                 f"to {n_tokens(model) - 1}"
             )
     if "counterfactual" in table.columns:
-        known["pairs"] = _prompts(model, table, "counterfactual", name, tokenizer)
-    return replace(_prompts(model, table, "prompt", name, tokenizer), **known)
+        known["pairs"] = _prompts(model, table, "counterfactual", name, tokenizer, words)
+    return replace(_prompts(model, table, "prompt", name, tokenizer, words), **known)
 
 
 def _prompts(
-    model: Any, table: pd.DataFrame, column: str, name: str, tokenizer: Any
+    model: Any, table: pd.DataFrame, column: str, name: str, tokenizer: Any, words: bool
 ) -> EncodedExamples:
     cells = [cell if isinstance(cell, str) else _ids(cell) for cell in table[column]]
     pad_id, may_begin = padding_token(model)
@@ -252,13 +256,33 @@ def _prompts(
     own = table[[role for role in roles if role in table.columns]].assign(text_a=texts)
     examples = examples_of(own, f"{name} data", name=name, labelled=False)
     if not isinstance(cells[0], str):
+        if words:
+            raise InputError(
+                f"prompts: column {column} has token ids, whose words are not known; give texts"
+            )
         return EncodedExamples(examples, [*map(_ids, cells)], None, None, None, None, pad_id or 0)
     begin = _begin(model, tokenizer())
-    encoded = encode(examples, tokenizer(), max_length=longest - len(begin), prompt="{a}")
-    begun = [
-        [*ids] if [*ids[: len(begin)]] == begin else [*begin, *ids] for ids in encoded.input_ids
-    ]
-    return replace(encoded, input_ids=begun)
+    room = longest - len(begin)
+    encoded = encode(examples, tokenizer(), max_length=room, prompt="{a}", words=words)
+    before = [[] if [*ids[: len(begin)]] == begin else begin for ids in encoded.input_ids]
+    tokens = [[*b, *ids] for b, ids in zip(before, encoded.input_ids, strict=True)]
+    # Special tokens that are written out in a prompt are no words of it.
+    marks = {*tokenizer().all_special_ids} - {tokenizer().unk_token_id}
+    known: dict[str, Any] = {
+        what: [_unmarked(*row, filler, marks) for row in zip(tokens, values, strict=True)]
+        for what, filler in PER_TOKEN.items()
+        if (values := getattr(encoded, what)) is not None
+    }
+    if words:
+        ends = {tokenizer().sep_token_id, tokenizer().eos_token_id}
+        known["separators"] = [[int(i in ends) for i in ids] for ids in tokens]
+    return replace(encoded, input_ids=tokens, **known)
+
+
+def _unmarked(ids: list[int], row: list[int], filler: int, marks: set[int]) -> list[int]:
+    """The values of tokens, after those put before them; ``filler`` at special tokens."""
+    row = [filler] * (len(ids) - len(row)) + [*row]
+    return [filler if i in marks else value for i, value in zip(ids, row, strict=True)]
 
 
 def _begin(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mechcore import MeanActivations, evaluate
 from mechcore.ablation import ablate
+from mechcore.data.tokens import SPECIAL
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.encoded import as_encoded
 
@@ -68,6 +69,21 @@ def test_texts_begin_as_the_models_own_do(model: Any, form: Any) -> None:
     part = encoded.part([1])
     assert (part.correct, part.wrong) == ([(8, 6)], [(4,)])
     assert as_encoded(model, [{"prompt": "<s>The dog"}]).input_ids == [[0, 3, 5]]
+
+
+def test_the_words_of_prompts_are_known_where_they_are_asked_for(model: Any) -> None:
+    prompts = [{"prompt": "The cat saw a cat"}, {"prompt": "<s>The dog"}]
+    assert as_encoded(model, prompts).words is None
+    batch = as_encoded(model, prompts, words=True).rows([0, 1])
+    the, cat, saw, a, dog, none = 0, 1, 2, 3, 5, SPECIAL  # 4 is <s>, which is no word
+    assert batch["input_ids"][0].tolist() == [
+        ID[w] for w in ("<s>", "The", " cat", " saw", " a", " cat")
+    ]
+    assert batch["words"].tolist() == [[none, the, cat, saw, a, cat], [none, the, dog, *[none] * 3]]
+    assert batch["segments"].tolist() == [[none, *[0] * 5], [none, 0, 0, *[none] * 3]]
+    assert batch["separators"].tolist() == [[1, *[0] * 5], [1, 0, 0, *[0] * 3]]  # also its end
+    with pytest.raises(InputError, match="token ids, whose words are not known"):
+        as_encoded(model, [{"prompt": [3, 4]}], words=True)
 
 
 def test_nothing_is_put_at_the_end_of_a_prompt(cases: helpers.Cases) -> None:

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 from typing_extensions import Unpack
 
-from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends, p_column
+from mechcore.ablation.effects.changes import SIZE, Ablations, own_ends, p_column, place
 from mechcore.ablation.effects.information import information_table
 from mechcore.data.examples import ALL
-from mechcore.evaluation.evaluate import CLASS_METRICS
 from mechcore.evaluation.intervals import Statistics, mean_intervals, ratio_intervals
 from mechcore.evaluation.p_values import adjusted_p, p_among, paired_p
 from mechcore.tables import CLUSTERS, PLACE, Column, Kind, N, Schema
@@ -63,6 +62,8 @@ def knockout_table(
 ) -> pd.DataFrame:
     """Changes with hidden keys, and their shares; the columns of `KNOCKOUTS`, without controls.
 
+    A measured metric stands in place of margin, accuracy, information and threshold.
+
     ``plain`` are the answers without heads or named sets of them, ``hidden`` those with the keys of
     a category hidden from these instead; `mechcore.attention.knockouts.masses` gives ``masses``.
     """
@@ -71,12 +72,8 @@ def knockout_table(
     for category, ablations in hidden.items():
         sets = [s for s in plain.sets if s in ablations.without]
         whole = replace(plain, without={s: plain.without[s] for s in sets})
-        ends: Statistics = {**statistics, "n_resamples": 2}  # those of whole ablations are known
-        without = information_table(whole, groups, subsets=wanted, **ends)
-        table = information_table(ablations, groups, subsets=wanted, **statistics)
+        table = _table(whole, ablations, groups, wanted, statistics)
         table = table.rename(columns={"set": "component"}).assign(category=category, carried="")
-        for name in ("information_change", "threshold_change"):
-            table[f"{name}_without"] = without[name]
         figures = [
             row for rows in members.values() for row in _figures(whole, ablations, rows, statistics)
         ]
@@ -84,21 +81,47 @@ def knockout_table(
         more = pd.DataFrame([(masses or {}).get(key, {}) for key in keys], index=table.index)
         tables.append(pd.concat([table, pd.DataFrame(figures), more], axis=1))
     joined = pd.concat(tables or [KNOCKOUTS.frame([])], ignore_index=True)
-    names = [name for name in KNOCKOUTS.names if name in {*joined, *KNOCKOUTS.required}]
-    joined = joined.reindex(columns=names)
+    if plain.measured is None:
+        names = [name for name in KNOCKOUTS.names if name in {*joined, *KNOCKOUTS.required}]
+        joined = joined.reindex(columns=names)
     for _, part in joined.groupby("subset"):
         p = adjusted_p(part["p"].to_numpy(float), "benjamini-hochberg")
         joined.loc[part.index, "p_adjusted"] = p
     return joined
 
 
+def _table(
+    plain: Ablations,
+    hidden: Ablations,
+    groups: Mapping[str, Sequence[str]] | None,
+    wanted: Sequence[str],
+    statistics: Statistics,
+) -> pd.DataFrame:
+    """A row of every set on every subset, with what classes alone have."""
+    if plain.measured is not None:
+        return pd.DataFrame(
+            [
+                place(hidden, str(one), len(one), subset, members)
+                for subset, members in hidden.full.groups(groups)
+                if subset in wanted
+                for one in plain.without
+            ]
+        )
+    ends: Statistics = {**statistics, "n_resamples": 2}  # those of whole ablations are known
+    without = information_table(plain, groups, subsets=wanted, **ends)
+    table = information_table(hidden, groups, subsets=wanted, **statistics)
+    for name in ("information_change", "threshold_change"):
+        table[f"{name}_without"] = without[name]
+    return table
+
+
 def _figures(
     plain: Ablations, ablations: Ablations, members: np.ndarray, statistics: Statistics
 ) -> list[dict[str, float]]:
-    """Changes of margin and accuracy of every set of ``plain``, and shares."""
+    """Changes of what was measured, for every set of ``plain``, and shares of the last."""
     sample = plain.full.samples(members)[""]
     rows: list[dict[str, float]] = [{} for _ in plain.without]
-    for metric in CLASS_METRICS:
+    for metric in plain.metrics:
         values, without = (
             np.stack([of.changes(one, metric)[members] for one in plain.without])
             for of in (ablations, plain)
@@ -107,7 +130,6 @@ def _figures(
         intervals = mean_intervals(values, **options, **statistics)
         for row, interval, change in zip(rows, intervals, without.mean(1), strict=True):
             row |= interval.columns(f"{metric}_change") | {f"{metric}_change_without": change}
-    # Of margins, which came last.
     own = adjusted_p(paired_p(without, clusters=sample), "benjamini-hochberg")
     p = paired_p(values - CARRIED * without, clusters=sample)
     shares = ratio_intervals(values, without, clusters=sample, level=statistics.get("level", 0.95))

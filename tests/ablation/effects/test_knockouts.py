@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from mechcore.ablation.effects.knockouts import (
     to_control,
     with_controls,
 )
+from mechcore.evaluation.metrics import Measured, Metric
 
 N = 60
 RNG = np.random.default_rng(5)
@@ -77,6 +80,28 @@ def test_a_share_is_a_ratio_of_changes_in_margin_with_fiellers_interval(
     assert of(table, "all heads", "repeated")["size"] == 4
     row = of(table, "L0.H0", "repeated")
     assert (row["mass"], row["control_mass"]) == (0.7, 0.4)
+
+
+def test_any_metric_has_the_shares_that_the_margin_has(table: pd.DataFrame) -> None:
+    metric = Metric("difference", lambda logits, batch: logits[:, 0])
+
+    def measured(ablations: Ablations) -> Ablations:
+        full = Measured(metric, np.full(N, 2.0), ablations.full.subsets)
+        without: dict[Any, Any] = {
+            one: Measured(metric, answers.margin.astype(float), full.subsets)
+            for one, answers in ablations.without.items()
+        }
+        return Ablations(full, without, "hans", "ood")
+
+    hidden = {name: measured(of) for name, of in BY_CATEGORY.items()}
+    own = knockout_table(measured(PLAIN), hidden, n_resamples=20)
+    assert {"difference_change", "difference_change_without"} < {*own}
+    assert not [name for name in own if "margin" in name or "information" in name]
+    same = ["component", "size", "category", "data", "split", "subset", "n", "p", "p_adjusted"]
+    same += ["share", "share_low", "share_high"]
+    pd.testing.assert_frame_equal(own[same], table[same])
+    change = own["difference_change"].rename("margin_change")
+    pd.testing.assert_series_equal(change, table["margin_change"])
 
 
 def test_there_is_no_share_of_an_effect_that_may_be_0(table: pd.DataFrame) -> None:
