@@ -17,7 +17,7 @@ from scipy.stats import t as student_t
 
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Interval
-from mechcore.report.seeds import rows_of
+from mechcore.papers.seeds import rows_of
 from mechcore.tables import Column, Schema
 from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, count, number
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
+from mechcore.papers.seeds import SEEDS, means_over_seeds
 from mechcore.report.blocks import OverSeeds, Shown, Table, table_of
-from mechcore.report.seeds import SEEDS, means_over_seeds
 from mechcore.tables import Schema
 
 TOP = 5

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechcore.papers.cognitive.arms import ARM, Run
 from mechcore.papers.cognitive.settings import ARMS
-from mechcore.report.seeds import ordered
+from mechcore.papers.seeds import ordered
 from mechcore.tables import SEED, Column, Schema, estimate
 
 GAP = 0.02

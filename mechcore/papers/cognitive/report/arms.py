@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from mechcore.papers.claims import Claims
 from mechcore.papers.cognitive.arms import ARM
-from mechcore.report.claims import Claims
-from mechcore.report.drawing import BLUE, GREY, VERMILION, shorten
-from mechcore.report.kinds import Words
-from mechcore.report.seeds import (
+from mechcore.papers.seeds import (
     in_order,
     means_over_seeds,
     ordered,
@@ -19,6 +17,8 @@ from mechcore.report.seeds import (
     seeds_in,
     whole_range,
 )
+from mechcore.report.drawing import BLUE, GREY, VERMILION, shorten
+from mechcore.report.kinds import Words
 from mechcore.tables import SEED, Schema
 from mechcore.wording import whole
 

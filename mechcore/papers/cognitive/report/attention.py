@@ -19,6 +19,7 @@ from mechcore.papers.cognitive.report.arms import (
     of_models,
 )
 from mechcore.papers.pages import TOP, seed_tables
+from mechcore.papers.seeds import rows_of
 from mechcore.report.blocks import Block, Drawing, missing, table_of
 from mechcore.report.drawing import (
     GREY,
@@ -30,7 +31,6 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import rows_of
 
 
 @CLAIMS.section(

@@ -31,6 +31,7 @@ from mechcore.papers.cognitive.report.arms import (
 )
 from mechcore.papers.cognitive.text import VARIABLES
 from mechcore.papers.pages import seed_tables
+from mechcore.papers.seeds import in_order, ordered, rows_of
 from mechcore.report.blocks import Block, Drawing, Paragraph, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
@@ -44,7 +45,6 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import in_order, ordered, rows_of
 from mechcore.wording import ALL, listed, number
 
 _LIMITS = ["floor", "chance", "shuffled_high"]

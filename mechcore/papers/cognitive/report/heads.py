@@ -27,6 +27,7 @@ from mechcore.papers.cognitive.report.arms import (
     over_seeds,
 )
 from mechcore.papers.pages import TOP, seed_tables
+from mechcore.papers.seeds import in_order, ordered, rows_of, seeds_in, strongest
 from mechcore.report.blocks import Block, Drawing, Paragraph, missing
 from mechcore.report.drawing import (
     BLACK,
@@ -44,7 +45,6 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import in_order, ordered, rows_of, seeds_in, strongest
 from mechcore.wording import ALL, NOT_AVAILABLE
 
 TARGETS = ("choice", "correct", "congruent", "condition")

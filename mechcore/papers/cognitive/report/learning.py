@@ -24,10 +24,10 @@ from mechcore.papers.cognitive.report.arms import (
     in_percent,
 )
 from mechcore.papers.pages import seed_tables
+from mechcore.papers.seeds import rows_of, seed_name, seeds_in
 from mechcore.report.blocks import Block, Drawing, Paragraph, Shown, missing, table_of
 from mechcore.report.drawing import BLACK, draw_over_seeds, legend_below, new_figure, styled
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import rows_of, seed_name, seeds_in
 from mechcore.tables import Column
 from mechcore.wording import DASH, count, listed, number, sparsity, whole
 

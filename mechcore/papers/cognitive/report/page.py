@@ -25,10 +25,10 @@ from mechcore.papers.cognitive.report.learning import learning, models, samples
 from mechcore.papers.cognitive.report.states import mixed_selectivity, projection
 from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.evidence import VERDICTS
+from mechcore.papers.seeds import mean_of, rows_of, seeds_in, whole_range
 from mechcore.report.blocks import Tile
 from mechcore.report.kinds import StudyReport
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import mean_of, rows_of, seeds_in, whole_range
 from mechcore.wording import ALL, count, number, percent, span, sparsity
 
 

@@ -25,6 +25,7 @@ from mechcore.papers.cognitive.report.arms import (
 )
 from mechcore.papers.cognitive.units import PROJECTION, SELECTIVITY, SILHOUETTE, TERMS
 from mechcore.papers.pages import seed_tables
+from mechcore.papers.seeds import ordered, rows_of, seeds_in
 from mechcore.report.blocks import Block, Drawing, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
@@ -40,7 +41,6 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ordered, rows_of, seeds_in
 from mechcore.wording import count, listed, number, whole
 
 MOST_SEEDS = 3

@@ -6,14 +6,14 @@ from typing import Any
 
 import pandas as pd
 
+from mechcore.papers.claims import Claims
 from mechcore.papers.extractive.evidence import TASKS
 from mechcore.papers.extractive.experiments.freezing import FREEZING
 from mechcore.papers.extractive.results import KINDS as SCORE_KINDS
 from mechcore.papers.extractive.results import PARTS
-from mechcore.report.claims import Claims
+from mechcore.papers.seeds import in_order, ordered, seeds_in, whole_range
 from mechcore.report.drawing import BLACK, shorten
 from mechcore.report.kinds import Words
-from mechcore.report.seeds import in_order, ordered, seeds_in, whole_range
 from mechcore.wording import count
 
 MEAN_RANK = "mean rank (0 best)"

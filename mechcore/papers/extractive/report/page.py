@@ -23,10 +23,10 @@ from mechcore.papers.extractive.report.looks import (
 )
 from mechcore.papers.extractive.report.ranks import freezing, grafting, ordering, recall
 from mechcore.papers.extractive.report.scores import component_scores, learned_and_read, sums
+from mechcore.papers.seeds import mean_of, rows_of
 from mechcore.report.blocks import Tile
 from mechcore.report.kinds import StudyReport
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import mean_of, rows_of
 from mechcore.wording import number, span
 
 

@@ -35,6 +35,7 @@ from mechcore.papers.extractive.report.looks import (
     tasks_of,
 )
 from mechcore.papers.pages import seed_tables
+from mechcore.papers.seeds import in_order, means_over_seeds, rows_of, seed_name, seeds_in
 from mechcore.report.blocks import Block, Drawing, Shown, Table, missing, table_of
 from mechcore.report.drawing import (
     BLACK,
@@ -54,7 +55,6 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import in_order, means_over_seeds, rows_of, seed_name, seeds_in
 from mechcore.tables import Column
 from mechcore.wording import number
 

@@ -26,6 +26,7 @@ from mechcore.papers.extractive.report.looks import (
 from mechcore.papers.extractive.results import KINDS as SCORE_KINDS
 from mechcore.papers.extractive.results import SCORES as SCHEMA
 from mechcore.papers.pages import TOP, seed_tables
+from mechcore.papers.seeds import in_order, rows_of, seed_name, seeds_in
 from mechcore.report.blocks import Block, Drawing, Paragraph, Shown, missing, table_of
 from mechcore.report.drawing import (
     GREY,
@@ -39,7 +40,6 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import in_order, rows_of, seed_name, seeds_in
 from mechcore.wording import number, small
 
 _MAP = ("task", "score", "kind")

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from mechcore.papers.claims import Claims
 from mechcore.report.blocks import Block, Paragraph, Section
-from mechcore.report.claims import Claims
 from mechcore.report.drawing import draw_over_seeds
 from mechcore.report.run_folder import RunFolder
 
