@@ -14,6 +14,7 @@ from matplotlib.colors import Normalize, to_hex
 
 from mechcore.ablation.effects.changes import ABLATION
 from mechcore.ablation.effects.flips import COUNTS, FLIPS
+from mechcore.ablation.effects.knockouts import KNOCKOUTS
 from mechcore.ablation.effects.roles import COMPONENT_ROLES, NONE, UNDECIDED
 from mechcore.ablation.joint.exact import INTERACTIONS
 from mechcore.attention.examples import AttentionExample
@@ -70,8 +71,8 @@ def components_of(run: RunFolder) -> list[str]:
 def panels(run: RunFolder) -> dict[str, list[Block]]:
     """The blocks about each component."""
     drawn = {e.component: [_attention(e, "one example", "")] for e in run.attention_examples}
-    parts: list[ByComponent] = [_flips(run), _kept(run), drawn, _masses(run), _alone(run)]
-    parts += [_joint(run, name) for name in _JOINT]
+    parts: list[ByComponent] = [_flips(run), _kept(run), drawn, _masses(run), _carried(run)]
+    parts += [_alone(run), *(_joint(run, name) for name in _JOINT)]
     return {
         name: [*_lead(run, name), *(block for part in parts for block in part.get(name, ()))]
         for name in components_of(run)
@@ -153,6 +154,18 @@ def _ends(row: Mapping[Any, Any], name: str) -> str:
         n = row.get(f"examples_{name}", math.nan)
         return f"none: {count(n, 'example')}" if n < FEWEST_EXAMPLES else ""
     return f"[{number(100 * low, 1)}, {number(100 * high, 1)}]"
+
+
+def _carried(run: RunFolder) -> ByComponent:
+    """What hiding the keys of each category has of a head's effect, where it has one."""
+    if (table := run.filled(KNOCKOUTS.name)) is None:
+        return {}
+    rows = placed(table[(table["subset"] == ALL) & table["share"].notna()])
+    caption = "Keys hidden from it: share of its effect on the margin"
+    shown: list[Shown] = [PLACED, "category", "share", "control_share", "carried"]
+    return _of_each(
+        table_of(rows, KNOCKOUTS, caption, shown), ([name] for name in rows["component"])
+    )
 
 
 def _alone(run: RunFolder) -> ByComponent:

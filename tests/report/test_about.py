@@ -77,6 +77,22 @@ def test_facts_of_a_head_are_those_of_the_tables(
     assert largest.caption.endswith("; the 3 largest of 16")
 
 
+def test_a_head_with_an_effect_has_what_its_attention_carries() -> None:
+    row = {"size": 1, "data": "hans", "split": "ood", "subset": "all", "n": 9, "mass": 0.5}
+    row |= {"share_low": 0.8, "share_high": 1.1, "control_share": 0.1, "carried": "supported"}
+    rows = [
+        {"component": "L0.H0", "category": "repeated", "share": 0.92, **row},
+        {"component": "L0.H0", "category": "first", **row, "share": NAN},
+        {"component": "L0.H0", "category": "self", "share": 0.5, **row, "subset": "other"},
+    ]
+    kept = pd.DataFrame([{"component": "L0.H0", "category": "self", "n_examples": 9, "entropy": 1}])
+    tables = {"head_categories": kept, "knockouts": pd.DataFrame(rows)}
+    (_, part) = tables_of(panels(RunFolder(Path("run"), {}, tables))["L0.H0"])
+    assert part.rows == [
+        ["hans (out-of-domain)", "repeated", "92.0\xa0% [80.0, 110.0]", "10.0\xa0%", "supported"]
+    ]
+
+
 def test_facts_of_a_head_outside_the_core(run: RunFolder, known: dict[str, list[Block]]) -> None:
     assert "Not in the heuristic core." in words_of(known["L0.H0"])
     seeds = run.tables["subnetworks"].query("target_sparsity == 0.7").set_index("seed")["kept"]
