@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from mechcore import __version__
 from mechcore.errors import InputError, first_names
 from mechcore.files import check_can_write, write_atomically, write_json
 from mechcore.report import REPORT_FILE, build_report
@@ -171,7 +171,7 @@ def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
     _note(
         out,
         kind=kind,
-        mechcore=version("mechcore"),
+        mechcore=__version__,
         store=STORE if inside else str(store.path.resolve()),
         settings=plain(settings),
         written=list(_written(out)),
@@ -219,7 +219,7 @@ def _write_results(
         write_tables(out / folder / TABLES_FOLDER, results.tables, schemas)
         facts = {
             "kind": kind,
-            "mechcore": version("mechcore"),
+            "mechcore": __version__,
             "versions": versions(),
             "command": " ".join(["mechcore", *sys.argv[1:]]),
             "settings": plain(settings),

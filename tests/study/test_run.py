@@ -20,6 +20,7 @@ from made_up_cognitive import write_cognitive_run
 from main_study.small_study import leave_out_the_report, results
 from safetensors import safe_open
 
+from mechcore import __version__
 from mechcore.ablation.effects.changes import ablation_table
 from mechcore.analyses import ANALYSES
 from mechcore.analyses.ablation import Ablation
@@ -140,7 +141,7 @@ def test_every_table_has_its_columns_and_every_file_is_there(finished: Finished)
 
 def test_the_facts_of_the_run(finished: Finished) -> None:
     facts, config = finished.facts, finished.config
-    assert facts["mechcore"] == version("mechcore")
+    assert facts["mechcore"] == __version__
     for name in ("torch", "transformer-lens"):
         assert facts["versions"][name] == version(name)
     assert (facts["seeds"], facts["target_sparsities"]) == ([42, 43], [0.3, 0.5])
