@@ -231,7 +231,7 @@ def coverage(n: int, n_samples: int, seed: int = 0) -> pd.DataFrame:
             counts[figure, metric, n if subset == ALL else n // 2, name, subset].append(inside)
     rows = [(*key[:3], np.mean(inside), len(inside)) for key, inside in counts.items()]
     table = pd.DataFrame(rows, columns=["figure", "metric", "texts", "coverage", "n"])
-    often = table[table["n"] >= n_samples / 2]  # a dependence is told where there is a change
+    often = table[table["n"] >= n_samples / 2]  # a dependence is reported where there is a change
     return often.groupby(["figure", "metric", "texts"], as_index=False).agg(
         coverage=("coverage", "mean"), lowest=("coverage", "min"), figures=("n", "size")
     )

@@ -1,4 +1,4 @@
-"""How often the attention that a head acts by is told rightly, on planted models.
+"""How often the attention that a head acts by is identified, on planted models.
 
 A text is three words and a cue, its pair three words, some of them the same. In layer 0 a head
 attends from every word of the pair to the same word of the text; where there is none, to [CLS].
@@ -153,11 +153,11 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200)
     arguments = parser.parse_args()
     for cause in CAUSES:
-        told = Counter[str]()
+        counts = Counter[str]()
         for seed in range(arguments.draws):
             table = judged(cause, seed, arguments.texts)
-            told[", ".join(causes(table)) or "none"] += 1
-        print(f"{cause}: {dict(told)}")
+            counts[", ".join(causes(table)) or "none"] += 1
+        print(f"{cause}: {dict(counts)}")
 
 
 if __name__ == "__main__":

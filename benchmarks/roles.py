@@ -1,4 +1,4 @@
-"""How often lost information, moved thresholds and the roles of components are told rightly.
+"""How often lost information, moved thresholds and the roles of components are identified.
 
 Answers are drawn from models of which the truth is known. Coverage: a model that only differs by
 its biases, and by noise of the same size, loses no information; one whose margins get more noise,

@@ -2,7 +2,7 @@
 
 A BERT-architecture encoder of 4 layers with 6 heads and width 120, trained from scratch in two
 stages: as BERT was, it first learns to fill in words of pairs, and then to classify the pairs. What
-gives it heads that can be told apart:
+gives it heads that can be distinguished:
 
 - *Pretraining.* Some of the words to be filled in are masked. Others stand as a wrong word or as
   they are, and a look at the other sentence tells which: that makes heads of repeated words.

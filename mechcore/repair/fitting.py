@@ -26,8 +26,8 @@ CANDIDATES, MOST_REMOVED = 8, 4  # components, by `Remove`
 class Examples:
     """What a repair learns from: repair examples, and in-domain texts as the guard.
 
-    ``label`` and ``subset`` are numbers, ``told`` is the full model's logits of the guard, and the
-    states are what its last layer reads.
+    ``label`` and ``subset`` are numbers, ``guard_logits`` the full model's, and states the
+    inputs of its last layer.
     """
 
     data: EncodedExamples
@@ -35,7 +35,7 @@ class Examples:
     label: Int[np.ndarray, " example"]
     subset: Int[np.ndarray, " example"]
     guard: EncodedExamples
-    told: Float[Tensor, "guard cls"]
+    guard_logits: Float[Tensor, "guard cls"]
     states: Float[Tensor, "example d"]
     guard_states: Float[Tensor, "guard d"]
 
@@ -262,7 +262,7 @@ class Fitting:
         texts: Any = slice(None),
     ) -> Tensor:
         repair, guard = logits
-        wanted = examples.told[texts].log_softmax(-1)
+        wanted = examples.guard_logits[texts].log_softmax(-1)
         kl = (wanted.exp() * (wanted - guard.log_softmax(-1))).sum(-1)
         return _cross_entropy(repair, examples, rows) + self.settings.guard * kl.mean()
 

@@ -113,11 +113,11 @@ def repair_table(
         some = [outcome for outcome in runs if outcome.run.n_examples == n]
         for place in dict.fromkeys(place for outcome in some for place in outcome.run.tested):
             of, split = (inside, "id") if place == INSIDE else (outside, "ood")
-            told = np.asarray(labels[split], dtype=object)
+            label_names = np.asarray(labels[split], dtype=object)
             rows = [outcome.run.tested.get(place, np.array([], int)) for outcome in some]
             every = np.unique(np.concatenate(rows))
-            for label in (ALL, *dict.fromkeys(told[every])):
-                wanted = every if label == ALL else every[told[every] == label]
+            for label in (ALL, *dict.fromkeys(label_names[every])):
+                wanted = every if label == ALL else every[label_names[every] == label]
                 table = pd.DataFrame(_rows(some, place, of, wanted))
                 table["p_adjusted"] = adjusted_p(table["p"].to_numpy(), "holm")
                 shown = (table["p_adjusted"] < SIGNIFICANT) & (
