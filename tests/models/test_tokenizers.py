@@ -69,7 +69,7 @@ SILENT: tuple[str, Change] = (CONFIG, lambda config: config.pop("model_input_nam
 OLD = updated("config.json", transformers_version="4.40.0")
 OLDER: tuple[str, Change] = ("config.json", lambda config: config.pop("transformers_version"))
 DENIED: tuple[str, Change] = (CONFIG, lambda config: config["model_input_names"].pop(1))
-UNSAID, NONE = "does not say if it gives token types", "gives no token types"
+UNSAID, NONE = "does not specify token types", "gives no token types"
 OF_TYPES: dict[str, tuple[list[tuple[str, Change]], bool, str | None]] = {
     "said": ([], True, None),
     "unsaid": ([SILENT], True, UNSAID),
