@@ -55,7 +55,7 @@ def exact_effects(
 
 
 def checked(outcome: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, int]:
-    """Sets to ablate on all examples: those that matter and some others, with how many these are of how many."""
+    """Sets to ablate on all examples: those that matter, and a sample of how many of the others."""
     table, size = outcome.decisions, outcome.decisions["effect"].abs()
     matters = ~table["decision"].isin(["within", "rest"])
     matters |= size > (0 if outcome.goal.least is None else outcome.goal.least) / 2
