@@ -1,9 +1,9 @@
-"""Whether intervals hold what they promise, and tests keep their nominal error rates.
+"""Whether intervals have their nominal coverage, and tests their nominal error rates.
 
-A planted transformer with noise in all weights answers every text there is, with and without its
-components, so that what is true of all texts is known exactly; fresh samples of texts then give
-intervals. In a second one, without noise, some components answer by chance: without them, texts
-change, but no more for the worse than for the better, so that whatever is found there is false.
+A planted transformer with noise in all weights answers all possible texts, with and without its
+components, so the truth about all texts is known exactly; fresh samples of texts then give
+intervals. In a second one, without noise, some components answer by chance: ablating them changes
+texts, but no more for the worse than for the better, so every discovery there is false.
 
     python benchmarks/calibration.py
 """
@@ -52,7 +52,7 @@ from mechcore.tables import write_tables
 H = Component
 NOISE = 0.02
 TINY = 1e-4
-"""Nats that are rounding."""
+"""Rounding error, in nats."""
 LEVEL = 0.05
 FREE = (6, 7, 8)
 CIRCUIT = Circuit(
@@ -78,13 +78,13 @@ CIRCUIT = Circuit(
 CUES = {0: 0.97, 1: 0.8, 2: 0.9, 3: 0.9, 4: 0.75, 5: 0.75}
 POPULATION = Population(9, {slot: (right, right) for slot, right in CUES.items()})
 TOGETHER = [H(0, 0), H(0, 1), H(0, 2), H(1, 1)]
-"""Components that dividends and Shapley values are those of."""
+"""Components for dividends and Shapley values."""
 BY_CHANCE = [H(0, 3), H(1, 4), *(H(2, i) for i in range(6)), H(2)]
-"""Components that read slots which say nothing of the label."""
+"""Components that read slots unrelated to the label."""
 MEASURED = [*TOGETHER, H(0), H(2, 0)]
 """Components whose changes and interactions get intervals."""
 SENDERS, RECEIVERS = [H(0, 1), H(0, 2)], [H(0), H(1, 1), H(2)]
-"""Heads that readers are blind to, and the readers."""
+"""Heads whose paths to readers are cut, and the readers."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Answered:
     chance: Float[np.ndarray, " text"]
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[Ablations, Readers]:
-        """Those to ``n`` texts drawn at random."""
+        """Answers to ``n`` random texts."""
         rows, whole = rng.choice(len(self.chance), n, p=self.chance), self.readers
         without = {c: answers.part(rows) for c, answers in whole.without.items()}
         blind = {c: answers.part(rows) for c, answers in whole.blind.items()}
@@ -111,7 +111,7 @@ class Answered:
 
 @cache
 def answered(noise: float, *, chosen: bool = True) -> Answered:
-    """Answers of the transformer with that noise.
+    """Answers of the transformer with this noise.
 
     Args:
         noise: see `Form`.
@@ -139,7 +139,7 @@ def answered(noise: float, *, chosen: bool = True) -> Answered:
 
 
 def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
-    """What every interval is for, by figure, set, subset and metric."""
+    """The true value for every interval, by figure, set, subset and metric."""
     every, truth = known.ablations, dict[tuple[str, str, str, str], float]()
     subsets = [*every.full.subset_names, ALL]
     changes = {
@@ -217,7 +217,7 @@ def intervals(ablations: Ablations, readers: Readers, seed: int) -> Iterator[tup
 
 
 def coverage(n: int, n_samples: int, seed: int = 0) -> pd.DataFrame:
-    """Shares of intervals with the truth in them.
+    """Shares of intervals that contain the truth.
 
     Returns:
         Columns figure, metric, texts (of the subset, on average), coverage, lowest (of any set).
@@ -231,7 +231,7 @@ def coverage(n: int, n_samples: int, seed: int = 0) -> pd.DataFrame:
             counts[figure, metric, n if subset == ALL else n // 2, name, subset].append(inside)
     rows = [(*key[:3], np.mean(inside), len(inside)) for key, inside in counts.items()]
     table = pd.DataFrame(rows, columns=["figure", "metric", "texts", "coverage", "n"])
-    often = table[table["n"] >= n_samples / 2]  # a dependence is told where there is a change
+    often = table[table["n"] >= n_samples / 2]  # a dependence is reported where there is a change
     return often.groupby(["figure", "metric", "texts"], as_index=False).agg(
         coverage=("coverage", "mean"), lowest=("coverage", "min"), figures=("n", "size")
     )
@@ -241,8 +241,8 @@ def errors(n: int, n_samples: int, correction: Correction, seed: int = 0) -> dic
     """False discoveries at 5 %, on the margin, among single components and among pairs.
 
     Returns:
-        For each of both the mean share of false ones among discoveries, the share of samples with
-        any, and the share of true ones that are discovered.
+        For both kinds, the mean share of false ones among discoveries, the share of samples with
+        any, and the share of true ones discovered.
     """
     known, shares = answered(0.0, chosen=False), dict[str, float]()
     for kind, size in (("singles", 1), ("pairs", 2)):
@@ -265,7 +265,7 @@ def errors(n: int, n_samples: int, correction: Correction, seed: int = 0) -> dic
 
 
 def _effects(ablations: Ablations, chosen: Sequence[ComponentSet]) -> Float[np.ndarray, "set text"]:
-    """Changes of the margin, or interactions of sets of two."""
+    """Changes in margin, or interactions of pairs."""
     changes = {cut: ablations.changes(cut, "margin") for cut in ablations.sets}
     alone = {
         cut: sum(changes[ComponentSet((c,))] for c in cut.components) if len(cut) > 1 else 0
@@ -278,7 +278,7 @@ def core_p(n_samples: int, seed: int = 0) -> dict[str, float]:
     """How often cores of random subnetworks have p-values of at most 5 and 20 %.
 
     Each subnetwork keeps 3 to 9 random heads of every layer. Sizes of cores
-    are whole numbers, so that p-values are under 5 % in at most 5 % of the draws.
+    are whole numbers, so p-values are below 5 % in at most 5 % of the draws.
     """
     shape, rng = ModelShape(4, 12, has_mlps=False), np.random.default_rng(seed)
     p = []
@@ -297,7 +297,7 @@ def core_p(n_samples: int, seed: int = 0) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--sizes", default="60,200", help="Texts of a sample, by commas.")
+    parser.add_argument("--sizes", default="60,200", help="Texts per sample, separated by commas.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="Folder for the tables.")
     options = parser.parse_args()

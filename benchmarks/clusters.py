@@ -1,11 +1,11 @@
-"""Whether intervals and roles hold what they promise where examples go together in clusters.
+"""Whether intervals and roles have their nominal error rates where examples form clusters.
 
-Coverage: clusters of 50 examples that differ, at a design effect of 3 (mildly) and of 20 (most of
-what a cluster's examples say is the same); the share of 95 % intervals with the true mean of all
-clusters in them, beside that of intervals that take examples one by one. Of information the design
-effect is measured, and printed. Roles: the planted models of ``benchmarks/roles.py``, whose noise
-is in part that of the template, or of which every example is there ten times. Halves: how often a
-component's change differs at 5 % between two halves of the examples.
+Coverage: clusters of 50 examples, at a design effect of 3 (mild) and of 20 (examples of a cluster
+are mostly redundant); the share of 95 % intervals that contain the true mean over all clusters,
+beside that of intervals that treat examples as independent. For information the design effect is
+measured, and printed. Roles: the planted models of ``benchmarks/roles.py``, with noise partly
+shared within templates, or with ten copies of every example. Halves: how often a component's change
+differs at 5 % between two halves of the examples.
 
     python benchmarks/clusters.py
 """
@@ -33,21 +33,21 @@ from mechcore.evaluation.intervals import (
 from mechcore.evaluation.recalibration import decompose
 
 SIZE = 50
-"""Examples of a cluster."""
+"""Examples per cluster."""
 
 BLOCK = 50
 """Samples that share their resamples."""
 
 
 class Templates:
-    """Draws normal numbers of which a share of the variance is that of the cluster."""
+    """Draws normal numbers that share part of their variance within clusters."""
 
     def __init__(self, rng: np.random.Generator, clusters: np.ndarray, shared: float) -> None:
         self.rng, self.clusters, self.shared = rng, clusters, shared
         self.random = rng.random
 
     def normal(self, *, size: Any) -> np.ndarray:
-        """Standard normal numbers; the first axis is that of examples."""
+        """Standard normal numbers; the first axis is examples."""
         shape = (size,) if isinstance(size, int) else tuple(size)
         of_cluster = self.rng.normal(size=(self.clusters.max() + 1, *shape[1:]))[self.clusters]
         own = self.rng.normal(size=shape)
@@ -58,7 +58,7 @@ class Templates:
 
 
 def measured(draw: Callable[..., np.ndarray]) -> Callable[..., tuple[np.ndarray, float]]:
-    """Values of mean 0, in part those of their cluster."""
+    """Values of mean 0, partly shared within clusters."""
 
     def values(rng: np.random.Generator, clusters: np.ndarray, shared: float) -> Any:
         of_cluster = draw(rng, clusters.max() + 1)[clusters]
@@ -69,7 +69,7 @@ def measured(draw: Callable[..., np.ndarray]) -> Callable[..., tuple[np.ndarray,
 
 
 def answers(*chances: tuple[float, float]) -> Callable[..., tuple[np.ndarray, float]]:
-    """Values with these chances, and else 0; each cluster has chances of its own (Dirichlet)."""
+    """Values with these chances, else 0; each cluster has its own chances (Dirichlet)."""
 
     def values(rng: np.random.Generator, clusters: np.ndarray, shared: float) -> Any:
         kinds = np.array([value for value, _ in chances] + [0.0])
@@ -95,7 +95,7 @@ DESIGNS: dict[str, tuple[str, Callable[..., tuple[np.ndarray, float]]]] = {
 
 
 def coverage(name: str, n_clusters: int, effect: float, n_samples: int, seed: int = 0) -> Any:
-    """Shares of samples whose interval has the truth in it: by cluster, and by example."""
+    """Shares of samples whose interval contains the truth: by cluster, and by example."""
     kind, draw = DESIGNS[name]
     clusters, shared = np.repeat(np.arange(n_clusters), SIZE), (effect - 1) / (SIZE - 1)
     inside = np.zeros(2)
@@ -115,13 +115,13 @@ def coverage(name: str, n_clusters: int, effect: float, n_samples: int, seed: in
                 options |= {"answers": kind == "answers", "seed": start}
                 options["n_resamples"] = 2 if sample is None else 1000
                 intervals = mean_intervals(values, **options)
-            # A ratio without an interval promises nothing.
+            # A ratio without an interval makes no claim.
             inside[j] += sum(np.isnan(e.low) or e.low <= truth <= e.high for e in intervals)
     return inside / n_samples
 
 
 def information(n_clusters: int, shared: float, n_samples: int, figure: str, seed: int = 0) -> Any:
-    """`coverage` of a change that is 0, and its design effect; each cluster has one label."""
+    """`coverage` of a zero change, and its design effect; each cluster has one label."""
     clusters = np.repeat(np.arange(n_clusters), SIZE)
     correct = np.eye(2, dtype=bool)[clusters % 2]
     inside, changes, errors = np.zeros(2), [], []
@@ -142,7 +142,7 @@ def information(n_clusters: int, shared: float, n_samples: int, figure: str, see
 
 
 def with_templates(seed: Any, n_clusters: int, shared: float, *, ood: bool) -> Ablations:
-    """A planted model whose noise is in part that of templates, each of one label."""
+    """A planted model whose noise is partly shared within templates, each of one label."""
     n = n_clusters * SIZE
     clusters = 2 * (np.arange(n) // (2 * SIZE)) + np.arange(n) % 2
     rng: Any = Templates(np.random.default_rng(seed), clusters, shared)
@@ -151,14 +151,14 @@ def with_templates(seed: Any, n_clusters: int, shared: float, *, ood: bool) -> A
 
 
 def of_copies(seed: Any, n: int, *, ood: bool) -> Ablations:
-    """A planted model with each of ``n`` examples ten times."""
+    """A planted model with ten copies of ``n`` examples."""
     copies = np.repeat(np.arange(n), 10)
     made = planted(np.random.default_rng(seed), n, 67, ood=ood).part(copies)
     return replace(made, full=replace(made.full, clusters=copies))
 
 
 def roles(make: Callable[..., Ablations], n_draws: int, *, known: bool, seed: int = 0) -> Any:
-    """False ones among the components with a role, and planted components with theirs."""
+    """Share of false roles among those assigned, and of planted components with their role."""
     false, right = [], []
     for draw in range(n_draws):
         both = [make([seed, draw, ood], ood=bool(ood)) for ood in (0, 1)]
@@ -192,7 +192,7 @@ def halves(values: np.ndarray, clusters: np.ndarray, n_splits: int, seed: int = 
 
     Returns:
         Between random halves, by example; between halves of the clusters, by example; and between
-        these, by cluster.
+        the latter, by cluster.
     """
     rng, shares = np.random.default_rng(seed), []
     numbers = np.unique(clusters)
@@ -208,11 +208,11 @@ def halves(values: np.ndarray, clusters: np.ndarray, n_splits: int, seed: int = 
 
 
 def main() -> None:
-    """Print all of it."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=50)
-    parser.add_argument("--clusters", default="10,30,60", help="How many, by commas.")
+    parser.add_argument("--clusters", default="10,30,60", help="Numbers, separated by commas.")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     counts, seed = [int(n) for n in options.clusters.split(",")], options.seed

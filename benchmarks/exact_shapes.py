@@ -1,9 +1,9 @@
-"""What models of the exact shapes of published ones cost: every step that mechcore takes, once.
+"""Cost of models with the exact shapes of published ones, for every step of mechcore.
 
 BERT base (cased), RoBERTa base and GPT-2, each as a classifier with three classes, with random
-weights, which cost as much as trained ones. Each model is measured in a process of its own:
+weights, which cost as much as trained ones. Each model is measured in its own process:
 
-    load          load_model, from safetensors that the system has in its cache
+    load          load_model, from safetensors in the system's cache
     forward       32 x 128 tokens
     means         256 examples with the lengths of MNLI pairs
     evaluate      the same examples
@@ -13,8 +13,8 @@ weights, which cost as much as trained ones. Each model is measured in a process
 
     python benchmarks/exact_shapes.py [--models bert-base-cased,...] [--repeats 2] [--threads 1]
 
-Times are the shortest of the repeats: seconds of the processor with one thread, of the clock with
-more. Peaks are those of the whole process during a step, or of the GPU with ``--device cuda``.
+Times are the shortest of the repeats: CPU seconds with one thread, wall-clock seconds with more.
+Peaks are those of the whole process during a step, or of the GPU with ``--device cuda``.
 ``--quick`` runs everything at toy size.
 """
 
@@ -83,13 +83,13 @@ MODELS = ("bert-base-cased", "roberta-base", "gpt2")
 
 
 def build(config: Any) -> Any:
-    """A classifier with random weights, the same every time."""
+    """A classifier with reproducible random weights."""
     torch.manual_seed(0)
     return hf.AutoModelForSequenceClassification.from_config(config)
 
 
 class Inputs:
-    """What is run: pairs with MNLI's lengths, alike in length, and one batch of the longest."""
+    """Inputs: pairs with MNLI's lengths, of similar length, and one batch of the longest."""
 
     def __init__(self, vocabulary: int, segments: bool, quick: bool) -> None:
         self.batch = 4 if quick else BATCH
@@ -131,7 +131,7 @@ def mechcore_steps(folder: str, inputs: Inputs, repeats: int, device: str) -> It
 
 
 def pruning_step(model: Any, data: Any, means: MeanActivations, settings: Any) -> Any:
-    """One optimisation step of as many masks as are run together, on all of ``data``."""
+    """One optimisation step of several masks together, on all of ``data``."""
     teacher = Teacher(model, data, settings)
     shape, rows = ModelShape.of(model), range(len(data))
     trainings = [MaskTraining(settings, shape, 0.5, i) for i in range(settings.masks_per_pass)]
@@ -163,7 +163,7 @@ def training_step(folder: str, inputs: Inputs, device: str) -> Any:
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[Step]:
-    """Every step of one model, that of training last, when mechcore's model is gone."""
+    """Every step of one model; training is last, after mechcore's model is freed."""
     config = configuration(arguments.only, arguments.quick)
     inputs = Inputs(config.vocab_size, config.model_type == "bert", arguments.quick)
     folder, repeats, device = arguments.folder, arguments.repeats, arguments.device

@@ -1,10 +1,10 @@
-"""A study of twelve seeds one job after another, and on two Ray workers, one thread each.
+"""A study of twelve seeds, sequentially and on two Ray workers, one thread each.
 
     python benchmarks/executors.py [--steps 600] [--seeds 12]
 
-Both do the same jobs on the embedded encoder, in turn in one run of this script, from the loading
-of the model on. The time on Ray is that of new workers, which import everything first, and is given
-with and without the start of the cluster. The masks must be the same.
+Both run the same jobs on the embedded encoder, one after the other in this script, including
+loading the model. The time on Ray is that of new workers, which import everything first, and is
+given with and without starting the cluster. The masks must be the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def timed(config: StudyConfig, folder: Path, executor: Executor) -> tuple[float,
 
 
 def compare(steps: int, n_seeds: int, folder: Path) -> dict[str, float]:
-    """Seconds in process, on new workers of a cluster, and for its start."""
+    """Seconds in this process, on new workers of a cluster, and for starting it."""
     import ray
 
     config = study(steps, n_seeds)

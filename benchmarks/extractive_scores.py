@@ -2,11 +2,11 @@
 
     python benchmarks/extractive_scores.py [--layers 4] [--points 20] [--rounds 1] [--json FILE]
 
-The model is a random one of GPT-2's shape; the points are implications of the 20 cities, one word a
-token. Compared are `mechcore.papers.extractive.scores.extractive_scores` in batches and point by
-point, and plain torch hooks on Hugging Face's model, which run everything anew for every
-counterfactual as the published code does (for the first points only). Each
-round runs all of them once, in turn; ratios are taken within a round. The scores must agree.
+The model is random, of GPT-2's shape; the points are implications of the 20 cities, one token per
+word. It compares `mechcore.papers.extractive.scores.extractive_scores` in batches and point by
+point with plain torch hooks on Hugging Face's model, which like the published code rerun everything
+for every counterfactual (for the first points only). Each round runs all of them once, in turn;
+ratios are within rounds. The scores must agree.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def words_of(facts: Facts, vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def models(layers: int, quick: bool) -> tuple[Any, dict[str, torch.Tensor], Any, WeightDelta]:
-    """Hugging Face's model and a change of its matrices, and the same of a bridge."""
+    """Hugging Face's model and a change of its matrices, and the same for a bridge."""
     torch.manual_seed(0)
     sizes = {"n_embd": 48, "n_head": 12, "vocab_size": 500} if quick else {}
     config = GPT2Config(n_layer=layers, attn_implementation="eager", **sizes)
@@ -81,7 +81,7 @@ def models(layers: int, quick: bool) -> tuple[Any, dict[str, torch.Tensor], Any,
 
 
 def counterfactuals(data: EncodedFacts, count: int) -> list[list[int]]:
-    """The points that come after each, in a circle."""
+    """The next points after each, cyclically."""
     return [[(row + 1 + i) % len(data) for i in range(count)] for row in range(len(data))]
 
 
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="where to save the figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    # Of one thread the processor's time, which others on the machine do not make longer.
+    # CPU time for one thread, since other processes do not inflate it.
     clock = time.process_time if options.threads == 1 else time.perf_counter
     plain, plain_delta, model, delta = models(options.layers, options.quick)
     data = points(options.points, plain.config.vocab_size)

@@ -1,7 +1,7 @@
 """Sweeps with one forward of the whole model per set, by hand and in other packages.
 
-Every variant writes the same means into the same heads' outputs, in front of W_O, so all give the
-same logits. `FullForwards.logits` is what is timed.
+Every variant writes the same means into the same heads' outputs, before W_O, so all give the same
+logits. `FullForwards.logits` is timed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTPUTS = {
     "gpt2": "transformer.h.{}.attn.c_proj",
     "llama": "model.layers.{}.self_attn.o_proj",
 }
-"""Where W_O of a layer is in a classifier, by its type of model."""
+"""Path of a layer's W_O in a classifier, by model type."""
 
 
 class NotHere(Exception):
@@ -54,7 +54,7 @@ def batches_of(
 
 
 class FullForwards:
-    """What the variants share.
+    """The common base of the variants.
 
     Args:
         source: folder of the checkpoint, a BERT classifier; or the Hugging Face model itself, of
@@ -77,7 +77,7 @@ class FullForwards:
         self.model = self.load(source)
 
     def load(self, source: Any) -> Any:
-        """The Hugging Face model, with the attention that transformers chooses."""
+        """The Hugging Face model, with transformers' default attention."""
         if not isinstance(source, str):
             return source
         with without_bars():
@@ -137,13 +137,13 @@ class RawHooks(FullForwards):
 
 
 class RawHooksUnsorted(RawHooks):
-    """The same in batches of the data's own order."""
+    """The same with batches in the data's order."""
 
     by_length = False
 
 
 class Bridge(FullForwards):
-    """Hooks of a TransformerLens bridge, which mechcore's adapter boots from the classifier."""
+    """Hooks of a TransformerLens bridge, loaded with mechcore's adapter."""
 
     def load(self, source: str) -> Any:
         return load_model(source, device=self.device)
@@ -172,7 +172,7 @@ class Bridge(FullForwards):
 
 
 class Pyvene(FullForwards):
-    """An `IntervenableModel` per set; pyvene knows no BERT, so modules are named in full."""
+    """An `IntervenableModel` per set; pyvene lacks BERT, so modules are named in full."""
 
     package = "pyvene"
 
@@ -246,7 +246,7 @@ def by_layer(heads: Heads) -> dict[int, list[int]]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages compared, as far as they are installed."""
+    """Versions of the compared packages that are installed."""
     installed = {}
     for name in ("torch", "transformers", "transformer-lens", "pyvene", "nnsight"):
         try:

@@ -1,26 +1,26 @@
-"""All figures that a GPU is to give, in one command of six minutes.
+"""All GPU figures, in one command of six minutes.
 
     python benchmarks/gpu.py [--device cuda] [--minutes 6] [--json FILE] [--markdown FILE]
     python benchmarks/gpu.py --quick --device cpu
 
-Classifiers of exact shapes (BERT base, GPT-2, Llama 3.2 1B, Llama 3.1 8B) with random weights, made
-on the device in the precision they run in, on examples with the lengths of MNLI pairs in batches of
-64:
+Classifiers of exact shapes (BERT base, GPT-2, Llama 3.2 1B, Llama 3.1 8B) with random weights,
+built on the device in the precision of the run, on examples with the lengths of MNLI pairs in
+batches of 64:
 
-- *sweeps*: every head and MLP ablated alone, by the tree and by restarts, and on BERT base 1000
-  pairs of heads by the tree, there also in bfloat16 and float16. Beside them loops with one forward
-  of the whole model for each set: raw hooks as users write them (Hugging Face's model with the
-  attention that transformers chooses, batches in the data's order), the same in batches sorted by
-  length, and pyvene and nnsight if they are installed. Loops run a sample of the sets, and their
-  time is multiplied up to all sets and the full model. All logits are compared.
-- *pruning*: a step of 12 masks in one batch beside 12 steps of one, on BERT base, in float32 and in
-  bfloat16, which the preset `fast` takes on a GPU.
+- *sweeps*: every head and MLP ablated alone, by the tree and by restarts; on BERT base also 1000
+  pairs of heads by the tree, and the tree in bfloat16 and float16. They are compared with loops of
+  one forward of the whole model per set: raw hooks as users write them (Hugging Face's model with
+  transformers' default attention, batches in the data's order), the same with batches sorted by
+  length, and pyvene and nnsight if installed. Loops run a sample of the sets, and their time is
+  extrapolated to all sets and the full model. All logits are compared.
+- *pruning*: one step of 12 masks in a batch against 12 steps of one, on BERT base, in float32 and
+  in bfloat16, which the preset `fast` uses on a GPU.
 
-The figures that matter most come first, and each is in the JSON file as soon as it is known. What
-would not end in time, by its warm-up, is left out and listed as such.
+The most important figures come first, and each is in the JSON file as soon as it is known. Runs
+that would not finish in time, judged by their warm-up, are skipped and listed.
 
-Peaks are of the device's memory while a variant runs, weights included. Times are the shortest of
-the rounds; ratios are taken within a round.
+Peaks are device memory while a variant runs, weights included. Times are the shortest of the
+rounds; ratios are within rounds.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ PRECISIONS = {f"{TREE}, {dtype}": dtype for dtype in ("bfloat16", "float16")}
 
 PAIRS = 1000
 AGREEMENT = {"float32": 1e-2, "bfloat16": 0.3, "float16": 0.1}
-"""How far logits of random weights may be apart, times their largest; GPUs round in their ways."""
+"""Maximum difference of random models' logits, relative to the largest; GPUs round differently."""
 
 
 Row = dict[str, Any]
 
 
 class OutOfTime(Exception):
-    """What would not end in time."""
+    """A run that would not finish in time."""
 
 
 class Clock:
-    """Minutes to spend, from now on."""
+    """Minutes to spend, from now."""
 
     def __init__(self, minutes: float) -> None:
         self.end = time.perf_counter() + 60 * minutes
@@ -82,14 +82,14 @@ class Clock:
         return time.perf_counter() > self.end
 
     def check(self, seconds: float = 0.0) -> None:
-        """Raise unless so many seconds are left."""
+        """Raise unless this many seconds are left."""
         if seconds > (left := self.end - time.perf_counter()):
             raise OutOfTime(f"out of time: about {seconds:.0f} s of work, {left:.0f} s left")
 
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """A variant that was run.
+    """A finished run of a variant.
 
     Attributes:
         seconds: of every round.
@@ -111,10 +111,10 @@ def timed(
     warm_up: Callable[[], Any] | None = None,
     times: float = 1,
 ) -> Timed:
-    """Run something once to warm up, or what takes so many times less, and then for every round.
+    """Warm up with one run, or with ``warm_up``, which is ``times`` shorter, and run every round.
 
     Raises:
-        OutOfTime: it would not end in time.
+        OutOfTime: it would not finish in time.
     """
     clock.check()
     start = time.perf_counter()
@@ -140,7 +140,7 @@ def finish(device: str) -> None:
 
 
 def cleared(device: str) -> None:
-    """Give back what no variant holds any more."""
+    """Free memory that no variant holds any more."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -196,13 +196,13 @@ def sweep_rows(name: str, case: Case, device: str, clock: Clock) -> Iterator[Row
     timings: dict[str, dict[str, Timed]] = {sweep: {} for sweep in wanted}
 
     def row(sweep: str, variant: str, run: Callable[..., Tensor], some: Any, share: float) -> Row:
-        """Time a variant; ``some`` of the data are enough to warm up."""
+        """Time a variant; ``some`` of the data suffice for warm-up."""
         every, rounds = wanted[sweep][0], case.rounds if sweep == SINGLES else 1
         runs, times = (partial(run, data), partial(run, some)), len(data) / len(some)
         try:
             what = f"{name}, {sweep}, {variant}"
             timing = timed(what, runs[0], rounds, device, clock, runs[1], times)
-        except Exception as error:  # of time, of other packages, of what an engine finds
+        except Exception as error:  # out of time, or from other packages or an engine
             if variant in (RAW, AS_WRITTEN) and not isinstance(error, OutOfTime):
                 raise
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -239,14 +239,14 @@ def sweep_rows(name: str, case: Case, device: str, clock: Clock) -> Iterator[Row
 
 
 def apart(got: Tensor, expected: Tensor) -> float:
-    """The largest difference of logits, times the largest of them."""
+    """The largest difference of logits, relative to the largest of them."""
     return float((got.float() - expected.float()).abs().max() / expected.float().abs().max())
 
 
 def measured(
     name: str, what: str, variant: str, dtype: str, timings: dict[str, Timed], beside: str
 ) -> Row:
-    """What was measured of a variant, with the ratio to another."""
+    """The measurements of a variant, with the ratio to another."""
     own = timings[variant]
     ratios = zip(timings[beside].seconds, own.seconds, strict=True)
     return {
@@ -262,7 +262,7 @@ def measured(
 
 
 def pruning_rows(name: str, case: Case, device: str, steps: int, clock: Clock) -> Iterator[Row]:
-    """A pruning step of several masks in one batch beside one after another."""
+    """A pruning step of several masks in one batch, and of one after another."""
     model = case.bridge(device)
     data = replace(case, examples=max(case.examples, 16 * BATCH)).data()
     means = MeanActivations.compute(model, data.part(range(4)), n_samples=0)
@@ -311,8 +311,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=6, help="after which nothing is begun")
-    parser.add_argument("--models", help="some of the models, by commas; all by default")
+    parser.add_argument("--minutes", type=float, default=6, help="after which nothing is started")
+    parser.add_argument("--models", help="some of the models, separated by commas; all by default")
     parser.add_argument("--json", type=Path, help="where to save the figures")
     parser.add_argument("--markdown", type=Path, help="where to save the table")
     parser.add_argument(

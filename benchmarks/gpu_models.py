@@ -29,10 +29,10 @@ class Case:
     Attributes:
         config: of the Hugging Face model.
         dtype: of its weights.
-        examples: how many are run.
+        examples: number of examples.
         sample: sets that the loops run.
-        rounds: how often everything is timed.
-        in_full: pairs, halves of the precision and pruning, too.
+        rounds: number of timed rounds.
+        in_full: whether to include pairs, half precision and pruning.
     """
 
     config: Any
@@ -43,7 +43,7 @@ class Case:
     in_full: bool = False
 
     def model(self, device: str, attention: str | None = None) -> Any:
-        """The Hugging Face model, the same every time; None: transformers chooses its attention."""
+        """The reproducible Hugging Face model; None: transformers' default attention."""
         torch.manual_seed(0)
         with torch.device(device):
             made = hf.AutoModelForSequenceClassification.from_config(
@@ -81,7 +81,7 @@ SMALL = Shape(2, 32, 64, 4, 2, 1100, d_head=8)
 
 
 def cases(quick: bool) -> dict[str, Case]:
-    """Models by name, those whose figures matter most first."""
+    """Models by name, most important first."""
     if quick:
         sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2}
         sizes |= {"num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 1100}

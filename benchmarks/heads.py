@@ -1,12 +1,12 @@
-"""Scoring what heads attend to, beside forwards of the same batches that nothing reads.
+"""Scoring what heads attend to, compared with plain forwards of the same batches.
 
-The model is a random one of MiniLM's shape (6 layers, 12 heads, width 384); the examples are pairs
-with the lengths of MNLI's, and one word in three of the second text comes from the first.
+The model is random, of MiniLM's shape (6 layers, 12 heads, width 384); the examples are pairs with
+the lengths of MNLI's, and one word in three of the second text comes from the first.
 
     python benchmarks/heads.py [--examples 10000] [--rounds 3] [--device cuda] [--json FILE]
 
-Each round runs both variants once, in turn, and the ratio is taken within a round. Peak memory is
-that of a process that runs one variant alone: all examples, or the longest batch.
+Each round runs both variants once, in turn, and the ratio is within rounds. Peak memory is that of
+a process that runs only one variant: on all examples, or the longest batch.
 """
 
 from __future__ import annotations

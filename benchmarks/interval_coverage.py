@@ -1,10 +1,10 @@
-"""How often 95 % intervals of means have the true mean in them.
+"""How often 95 % intervals of means contain the true mean.
 
-Values are drawn from distributions of known mean. Measured values: normal ones, skewed ones, as of
-a margin change that is large for few examples (exponential, lognormal), heavy tails (Student's t
-with 3 degrees of freedom), and a change that only one example in ten has. Differences of answers: 1
-for those that become wrong, -1 for those that become right, and interactions of two heads, up to 2.
-Shares: answers that are right. Beside mechcore's interval stands the percentile bootstrap.
+Values are drawn from distributions of known mean. Measured values: normal; skewed, like a margin
+change that is large for few examples (exponential, lognormal); heavy-tailed (Student's t with 3
+degrees of freedom); and a change in only one example in ten. Differences of answers: 1 for those
+that become wrong, -1 for those that become right, and interactions of two heads, up to 2. Shares:
+right answers. mechcore's interval is compared with the percentile bootstrap.
 
     python benchmarks/interval_coverage.py
 """
@@ -28,7 +28,7 @@ BLOCK = 50
 
 @dataclass(frozen=True)
 class Design:
-    """Values of a known mean, and which interval they get."""
+    """Values of known mean, and the kind of interval they get."""
 
     kind: Literal["measured", "answers", "share"]
     mean: float
@@ -36,12 +36,12 @@ class Design:
 
 
 def bootstrap_weights(n: int, n_resamples: int, seed: int) -> np.ndarray:
-    """Weights of examples in resamples of them: ``values @ weights`` are the resampled means."""
+    """Weights of examples in resamples: ``values @ weights`` are the resampled means."""
     return drawn_clusters(np.random.default_rng(seed), n, n_resamples) / n
 
 
 def answers(worse: float, better: float = 0.0) -> Design:
-    """Answers that become wrong and right with these chances."""
+    """Answers that become wrong or right with these probabilities."""
 
     def draw(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
         chance = rng.random(size)
@@ -86,10 +86,10 @@ DESIGNS = {
 
 
 def coverage(name: str, n: int, n_samples: int, seed: int = 0) -> tuple[float, float]:
-    """Shares of ``n_samples`` samples of ``n`` values with the mean in the interval.
+    """Shares of ``n_samples`` samples of ``n`` values whose interval contains the mean.
 
     Returns:
-        That of mechcore's interval, and that of the percentile bootstrap.
+        The share for mechcore's interval, and for the percentile bootstrap.
     """
     design = DESIGNS[name]
     rng = np.random.default_rng(seed)

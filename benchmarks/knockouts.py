@@ -1,11 +1,11 @@
-"""How often the attention that a head acts by is told rightly, on planted models.
+"""How often the attention that a head acts by is identified, on planted models.
 
-A text is three words and a cue, its pair three words, some of them the same. In layer 0 a head
-attends from every word of the pair to the same word of the text; where there is none, to [CLS].
+A text is three words and a cue; the second text is three words, some of them the same. In layer 0 a
+head attends from each of these to the same word of the first text or, without one, to [CLS].
 
-- ``by attention``: it writes whether there was one, which a head of layer 1 sums up for the answer.
-- ``elsewhere``: it attends to repeated words as sharply, but what it writes there is not read. What
-  it does to the answer it does for [CLS], which attends to the cue.
+- ``by attention``: it writes whether there was one, and a head of layer 1 sums this for the answer.
+- ``elsewhere``: it attends to repeated words as sharply, but its output there is not read. Its
+  effect on the answer is through [CLS], which attends to the cue.
 
     python benchmarks/knockouts.py --draws 100
 """
@@ -42,11 +42,11 @@ HEAD, SHARP, CONTROLS = "L0.H0", 20.0, 20
 WORDS, CUES = tuple("abcdefgh"), {"yes": 1.0, "no": -1.0}
 SPECIALS = ("[PAD]", "[CLS]", "[SEP]")
 PLACES = ("cls", *["text"] * 3, "cue", "separator", *["pair"] * 3, "separator")
-"""What stands at every position."""
+"""The kind of token at every position."""
 
 
 def texts(n: int, cause: str, seed: int) -> Examples:
-    """Texts whose label is that of the model in nine of ten."""
+    """Texts whose label is the model's answer in nine of ten cases."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(n):
@@ -83,7 +83,7 @@ def plant(folder: Path, cause: str, seed: int) -> None:
     q, k, v = (torch.zeros(shape) for _ in range(3))
     o, inner = torch.zeros(shape).transpose(2, 3).contiguous(), torch.zeros(2, form.d_model, 16)
     q[0, 0, :, :8] = k[0, 0, :, :8] = torch.stack([of[word] for word in WORDS], 1)
-    # What queries of a kind attend to, beside the same word: from the pair alone, to the text.
+    # Targets of each kind of query, besides the same word: only from the pair to the text.
     asked = [
         ("one", 0.5 * of["cls"] + 0.25 * of["separator"] - 2 * of["pair"]),
         ("text", 2 * of["cls"]),
@@ -116,7 +116,7 @@ def plant(folder: Path, cause: str, seed: int) -> None:
 
 
 def judged(cause: str, seed: int, n: int = 200) -> pd.DataFrame:
-    """The table of a planted model, of the one head that does something."""
+    """The table of a planted model, for the one head with an effect."""
     with tempfile.TemporaryDirectory() as folder:
         plant(Path(folder), cause, seed)
         model = load_model(folder)
@@ -142,7 +142,7 @@ def judged(cause: str, seed: int, n: int = 200) -> pd.DataFrame:
 
 
 def causes(table: pd.DataFrame) -> list[str]:
-    """Categories that are said to carry what the planted head does."""
+    """Categories reported to carry the effect of the planted head."""
     carried = (table["carried"] == "supported") & (table["subset"] == "all")
     return table[carried & (table["component"] == HEAD)]["category"].tolist()
 
@@ -153,11 +153,11 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200)
     arguments = parser.parse_args()
     for cause in CAUSES:
-        told = Counter[str]()
+        counts = Counter[str]()
         for seed in range(arguments.draws):
             table = judged(cause, seed, arguments.texts)
-            told[", ".join(causes(table)) or "none"] += 1
-        print(f"{cause}: {dict(told)}")
+            counts[", ".join(causes(table)) or "none"] += 1
+        print(f"{cause}: {dict(counts)}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What decoders of up to 7 billion parameters cost: measured where they fit here, else computed.
+"""Cost of decoders of up to 7 billion parameters: measured where they fit here, else computed.
 
-Models of exact shapes with random weights, built directly in the precision that is measured, each
-in a process of its own: a forward of 1000 tokens (25 x 40), and a pruning step of one mask (32 x 40
-tokens), read at two answer tokens. SmolLM2 135M and 360M and Llama 3.2 1B are measured; Llama 3.2
+Models of exact shapes with random weights, built directly in the measured precision, each in its
+own process: a forward of 1000 tokens (25 x 40), and a pruning step of one mask (32 x 40 tokens),
+read at two answer tokens. SmolLM2 135M and 360M and Llama 3.2 1B are measured; Llama 3.2
 3B and Llama 2 7B, and whatever would need more than ``--most-gib``, are computed:
 
     FLOPs of a forward   2 per token and weight that is multiplied (all but an untied input
@@ -17,11 +17,11 @@ tokens), read at two answer tokens. SmolLM2 135M and 360M and Llama 3.2 1B are m
 
     python benchmarks/large_models.py [--repeats 3] [--threads 1] [--flops 2e14] [--json FILE]
 
-The first table says for every figure whether it was measured. The second predicts each measured
-model from the next smaller one, and gives the error. For other hardware, put in the FLOP/s that it
-reaches with ``--flops``: computed seconds then are of that, measured ones stay of this machine.
-Times are the shortest of the repeats: seconds of the processor with one thread, of the clock with
-more. ``--quick`` runs everything at toy size.
+The first table states for every figure whether it was measured. The second predicts each measured
+model from the next smaller one, and gives the error. For other hardware, give its FLOP/s with
+``--flops``: computed seconds are then for it, measured ones remain those of this machine. Times are
+the shortest of the repeats: CPU seconds with one thread, wall-clock seconds with more. ``--quick``
+runs everything at toy size.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FORWARD, STEP, PAIR = 25, 32, 40
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of Llama's kind."""
+    """A Llama-like decoder."""
 
     layers: int
     d_model: int
@@ -86,14 +86,14 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All weights, those of tied embeddings once."""
+        """All weights; tied embeddings count once."""
         attention = 2 * self.d_model * self.d_head * (self.heads + self.kv_heads)
         layer = attention + 3 * self.d_model * self.d_mlp + 2 * self.d_model
         embeddings = (1 if self.tied else 2) * self.vocabulary * self.d_model
         return self.layers * layer + embeddings + self.d_model
 
     def flops(self, tokens: int, positions: int) -> float:
-        """Of a forward of so many tokens in rows of so many positions."""
+        """FLOPs of a forward of some tokens in rows of some positions."""
         multiplied = self.parameters - (0 if self.tied else self.vocabulary * self.d_model)
         attention = 4 * positions * self.heads * self.d_head * self.layers
         return tokens * (2.0 * multiplied + attention)
@@ -122,7 +122,7 @@ class Cost:
     """Seconds and peak memory, GiB, of a forward and of a pruning step.
 
     Attributes:
-        base: what the process takes without a model, GiB.
+        base: memory of the process without a model, GiB.
     """
 
     base: float
@@ -136,7 +136,7 @@ class Cost:
 
 
 def build(shape: Shape, dtype: torch.dtype, device: str) -> Any:
-    """A model with random weights, made in its precision."""
+    """A model with random weights, built in its precision."""
     torch.manual_seed(0)
     with torch.device(device):
         hf_model = hf.AutoModelForCausalLM.from_config(
@@ -213,12 +213,12 @@ def weights_gib(shape: Shape, dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a measured model says about others in the same precision.
+    """Predictions from a measured model for others in the same precision.
 
     Attributes:
         forward_flops, step_flops: FLOP/s that a forward and a pruning step reach.
-        base: what the process takes without a model, GiB.
-        forward_logits, step_logits: how many times the memory of the logits is needed.
+        base: memory of the process without a model, GiB.
+        forward_logits, step_logits: multiples of the memory of the logits that are needed.
     """
 
     forward_flops: float
@@ -242,7 +242,7 @@ class Rates:
         )
 
     def cost(self, shape: Shape, dtype: str, kept: float, rows: Sequence[int]) -> Cost:
-        """The arithmetic of the module's description."""
+        """The arithmetic in the module's docstring."""
         forward_flops, step_flops = work(shape, rows)
         bare = self.base + weights_gib(shape, dtype)
         of_forward, of_step = (logits_gib(shape, dtype, n) for n in rows)
@@ -263,7 +263,7 @@ def work(shape: Shape, rows: Sequence[int]) -> tuple[float, float]:
 
 
 def activations_gib(shape: Shape, kept: float, rows: Sequence[int]) -> float:
-    """What a step keeps for the gradient."""
+    """Memory that a step keeps for the gradient."""
     return shape.layers * rows[1] * PAIR * kept / 2**30
 
 
@@ -334,7 +334,7 @@ def main() -> None:
 
 
 def alone(dtype: str, name: str) -> dict[str, float]:
-    """What another process measured of a model, or the bytes that all of them keep."""
+    """Another process's measurements of a model, or the bytes that it keeps."""
     command = [sys.executable, __file__, *sys.argv[1:], "--only", f"{dtype},{name}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

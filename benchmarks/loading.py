@@ -1,4 +1,4 @@
-"""What it costs to load a classifier, beside Hugging Face's own loading, in turn in one process.
+"""Cost of loading a classifier, compared with Hugging Face, in turn in one process.
 
     python benchmarks/loading.py [--rounds 7] [--layers 4] [--quick] [--json FILE]
 
@@ -9,9 +9,9 @@ Random models of three shapes (MiniLM, BERT base, and a few layers of Qwen3-0.6B
                        adapter that mechcore registers, as TransformerLens has none for classifiers
     mechcore           load_model, which also compares the bridge's logits with Hugging Face's
 
-Seconds are of the processor, one thread, the shortest of the rounds. Hugging Face maps the weights
-from the file, and reads none of them while it loads: the last columns add the first answer, for
-2 x 8 tokens, which reads all.
+Times are CPU seconds with one thread, the shortest of the rounds. Hugging Face maps the weights
+from the file without reading them: the last columns add the first answer, for 2 x 8 tokens, which
+reads all.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def save_shapes(folder: Path, layers: int, quick: bool) -> list[Path]:
 
 @torch.no_grad()
 def seconds(load: Callable[[Path], Any], folder: Path) -> tuple[float, float]:
-    """Until the model is loaded, and until it has given its first answer."""
+    """Seconds until the model is loaded, and until its first answer."""
     gc.collect()
     start = time.process_time()
     model = load(folder)

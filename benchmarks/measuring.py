@@ -18,13 +18,13 @@ def peak(device: str) -> float:
     """Peak memory of this process so far, MiB (of the device, if there is one)."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
-    # Not getrusage: a new process begins there with the peak of the one that started it.
+    # Not getrusage: there a new process starts with the peak of its parent.
     status = Path("/proc/self/status").read_text()
     return float(status.split("VmHWM:")[1].split()[0]) / 2**10
 
 
 def forget_peak(device: str) -> None:
-    """Let the next `peak` be that of what runs from here on."""
+    """Reset the peak, so the next `peak` covers only what follows."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:
@@ -34,9 +34,9 @@ def forget_peak(device: str) -> None:
 def shortest(run: Callable[[], Any], repeats: int, device: str) -> tuple[float, float]:
     """Seconds of the fastest of several runs, and the peak memory of all of them, MiB.
 
-    Seconds are of the processor where one thread computes, which others on the machine do not make
-    longer by taking their turn; else of the clock. The peak is that of the whole process (of the
-    device, if there is one), what it holds already included.
+    With one thread these are CPU seconds, which other processes do not inflate; else wall-clock
+    seconds. The peak is that of the whole process (of the device, if there is one), including
+    what it already holds.
     """
     forget_peak(device)
     alone = device == "cpu" and torch.get_num_threads() == 1
@@ -52,7 +52,7 @@ def shortest(run: Callable[[], Any], repeats: int, device: str) -> tuple[float, 
 
 
 def peak_alone(script: str, arguments: Sequence[str]) -> float:
-    """The number that another run of ``script`` prints on its last line."""
+    """The number on the last line that another run of ``script`` prints."""
     command = [sys.executable, script, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return float(json.loads(done.stdout.splitlines()[-1]))

@@ -1,9 +1,9 @@
-"""Activation patching of all heads: mechcore's sweep beside `transformer_lens.patching`.
+"""Activation patching of all heads: mechcore's sweep and `transformer_lens.patching`.
 
 The model is a random HookedTransformer of GPT-2's shape, prompts are random tokens, and the metric
 is the difference of two logits at the last position. A sweep by the margin of the same answers
-tells what the metric costs. Both give a number for every head, which are compared; mechcore's has
-them example by example, with intervals.
+shows the cost of the metric. Both give a number for every head, which are compared; mechcore has
+them per example, with intervals.
 
     python benchmarks/patching.py [--examples 8] [--tokens 15] [--rounds 3] [--json FILE]
     python benchmarks/patching.py --quick
@@ -50,7 +50,7 @@ def random_model(shape: dict[str, int]) -> Any:
 
 
 def variants(model: Any, n_examples: int, n_tokens: int) -> dict[str, Callable[[], torch.Tensor]]:
-    """What is timed: each gives the metric with each head patched."""
+    """The timed functions: each gives the metric with each head patched."""
     generator = torch.Generator().manual_seed(0)
     size = (2, n_examples, n_tokens)
     clean, corrupted = torch.randint(1, model.cfg.d_vocab - 1, size, generator=generator)
@@ -84,7 +84,7 @@ def variants(model: Any, n_examples: int, n_tokens: int) -> dict[str, Callable[[
 
 
 def measured(shape: dict[str, int], n_examples: int, n_tokens: int, rounds: int) -> dict[str, Any]:
-    """Times of each round, and how far the numbers are apart."""
+    """Times of each round, and the largest difference of the numbers."""
     made = variants(random_model(shape), n_examples, n_tokens)
     values: dict[str, torch.Tensor] = {}
 

@@ -1,17 +1,17 @@
-"""Paths cut one by one, beside sweeps of as many components and a loop of raw hooks.
+"""Cutting paths one by one, compared with sweeps of as many components and a loop of raw hooks.
 
-The model is a random one of MiniLM's shape and the examples have the lengths of MNLI pairs;
+The model is random, of MiniLM's shape, and the examples have the lengths of MNLI pairs;
 ``--model`` and ``--data`` take a real BERT classifier and labelled texts.
 
     python benchmarks/paths.py [--examples 48] [--pair-examples 8] [--rounds 3] [--json FILE]
     python benchmarks/paths.py --quick
 
-Two comparisons: all paths from one set of senders, two heads of layer 0, to every receiver behind
-them, beside a sweep of all single components; and all paths from one component to another, beside a
+Two comparisons: all paths from one set of senders, two heads of layer 0, to every later receiver,
+against a sweep of all single components; and all paths from one component to another, against a
 sweep of all pairs of components. All run in float32 on the prefix tree. The loop of raw hooks runs
 a random sample of the paths on the plain Hugging Face model, with one forward for the full model,
-one for each set of senders and one for each path; its time is multiplied up by forwards. Each round
-runs every variant once, in turn, and ratios are taken within a round.
+one for each set of senders and one for each path; its time is extrapolated by forwards. Each round
+runs every variant once, in turn, and ratios are within rounds.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from mechcore.components.names import PathSet
 from mechcore.data.encoding import EncodedExamples
 
 MAX_DIFFERENCE = 1e-4
-"""Of logits from those of the loop of raw hooks."""
+"""Maximum difference of logits from those of the loop of raw hooks."""
 
 SENDERS = (Component(0, 1), Component(0, 6))
 BARS = {"one set of senders": 1.3, "all pairs": 1.5}
-"""How many times the sweep beside it a sweep of paths may take."""
+"""Maximum time of a sweep of paths, in times of the sweep it is compared with."""
 
 QUICK = {"examples": 4, "pair_examples": 2, "batch_size": 2, "peer_paths": 4, "layers": 3}
 
 
 class PathLoop(RawHooks):
-    """Paths cut as they are defined, on the plain Hugging Face model."""
+    """Paths cut by definition, on the plain Hugging Face model."""
 
     @contextmanager
     def _outputs(self, change: Any) -> Iterator[None]:
-        """Every component's output, as ``change`` has it: heads side by side, then the MLP."""
+        """Every component's output, changed by ``change``: heads side by side, then the MLP."""
         layers = self.model.bert.encoder.layer
 
         def heads(layer: int, module: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -112,7 +112,7 @@ class PathLoop(RawHooks):
     def _view(
         self, senders: frozenset[Component], clean: Mapping[Component, Tensor], means: Any, run: Any
     ) -> tuple[dict[Component, Tensor], Tensor]:
-        """What components compute where all others put out what they do in the run."""
+        """Outputs of components where all others keep their outputs in the run."""
         seen: dict[Component, Tensor] = {}
 
         def change(component: Component, computed: Tensor) -> Tensor:
@@ -128,22 +128,22 @@ class PathLoop(RawHooks):
 
 
 def forwards(paths: Sequence[PathSet]) -> int:
-    """Those of the whole model that the loop of raw hooks would take for all paths."""
+    """Forwards of the whole model that the loop of raw hooks would need for all paths."""
     ends = [next(iter(path.senders.items())) for path in paths]
     receivers = sum(receiver.component is not None for receiver, _ in ends)
     return 1 + len({senders for _, senders in ends}) + receivers
 
 
 class Comparison:
-    """Sets of paths beside sets of components.
+    """Sets of paths compared with sets of components.
 
     Args:
         bench: model, means and clock.
         name: one of `BARS`.
-        paths: what is cut, each to one receiver.
-        alone: what is ablated beside it.
+        paths: sets of paths to cut, each to one receiver.
+        alone: sets of components to ablate for comparison.
         data: the examples.
-        n_peer: how many paths the loop of raw hooks runs.
+        n_peer: number of paths that the loop of raw hooks runs.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Comparison:
         return difference
 
     def seconds(self, loop: PathLoop) -> dict[str, float]:
-        """Of every variant, once."""
+        """Seconds of every variant, once."""
         took = {"sweep": self._timed(lambda: self.ablate(self.alone))}
         took["paths"] = self._timed(lambda: self.ablate(self.paths))
         options = (self.sample, self.data, self.bench.means, self.bench.batch_size)
@@ -197,7 +197,7 @@ class Comparison:
 
 
 def comparisons(bench: Bench, n_peer: int) -> list[Comparison]:
-    """Both, on the examples of the bench's sweeps."""
+    """Both comparisons, on the examples of the bench's sweeps."""
     shape = bench.shape
     alone = [ComponentSet((component,)) for component in shape.components]
     pairs = [ComponentSet(pair) for pair in itertools.combinations(shape.components, 2)]

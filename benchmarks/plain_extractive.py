@@ -1,7 +1,7 @@
 """Upstream, downstream and informative scores of a Hugging Face GPT-2 with plain torch hooks.
 
-As the published code of arXiv 2412.04614 does, everything is computed anew for every pair of a
-prompt and a counterfactual prompt: five forwards, each with its backward.
+Like the published code of arXiv 2412.04614, everything is recomputed for every pair of a prompt and
+a counterfactual prompt: five forwards, each with its backward.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Seen = dict[tuple[str, int], Tensor]
 
 @contextmanager
 def changed(model: Any, delta: Mapping[str, Tensor]) -> Iterator[None]:
-    """Add a change of weights, and copy the old ones back in the end."""
+    """Add a change to weights inside the block, then restore the old ones."""
     weights = dict(model.named_parameters())
     saved = {name: weights[name].detach().clone() for name in delta}
     with torch.no_grad():

@@ -3,9 +3,9 @@
     python benchmarks/presets.py --model DIR --pairs train.tsv --out presets.csv
 
 Masks are trained on the first pairs of the file and their KL to the full model is measured on the
-next ones, all in a random order of the seed 0. Every seed of a preset is one process of one thread,
-whose processor time counts. Rows are written as they come; the same command goes on where it was
-interrupted, and prints the table once all are there.
+next ones, all in the random order of seed 0. Every seed of a preset is one process with one thread,
+whose CPU time counts. Rows are written as they are computed; rerun the same command to resume. It
+prints the table once all are done.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[
 
 
 def sizes_of(arguments: argparse.Namespace) -> dict[str, int]:
-    """On how many pairs masks were trained and measured."""
+    """Numbers of pairs that masks were trained and measured on."""
     return {"train": arguments.train, "held_out": arguments.held_out}
 
 
 def read_rows(out: Path, arguments: argparse.Namespace) -> pd.DataFrame:
-    """Rows written before, if they are of the same sparsities and numbers of pairs."""
+    """Rows already written, if they have the same sparsities and numbers of pairs."""
     if not out.exists():
         return pd.DataFrame(columns=["preset", "seed"])
     rows = pd.read_csv(out)
@@ -111,7 +111,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    """Measure what is not in the file yet, and print the table."""
+    """Measure what is not yet in the file, and print the table."""
     out = Path(arguments.out)
     rows = read_rows(out, arguments)
     known = set(zip(rows["preset"], rows["seed"], strict=True))
@@ -131,7 +131,7 @@ def parsed(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", required=True, help="checkpoint directory")
     parser.add_argument("--pairs", required=True, help="file of training pairs")
-    parser.add_argument("--out", required=True, help="table to write, or to go on with")
+    parser.add_argument("--out", required=True, help="table to write, or to resume")
     parser.add_argument("--seeds", type=int, nargs="+", default=[*range(42, 48)])
     parser.add_argument("--target-sparsities", type=float, nargs="+", default=[0.3, 0.5, 0.7])
     parser.add_argument("--train", type=int, default=2000, help="pairs to train masks on")

@@ -1,14 +1,14 @@
-"""One pruning step, mechcore beside a faithful step of the published recipe, in one run.
+"""One pruning step of mechcore and a faithful one of the published recipe, in one run.
 
 The published recipe (arXiv 2403.03942, appendix) trains one mask at a time, pads every batch to 128
-tokens and asks the full model anew in every step. Both sides here prune the same random weights of
-MiniLM's shape (6 layers, 12 heads, width 384) on inputs with the lengths of MNLI pairs, 32 examples
-a step, without dropout and without gradients into the weights.
+tokens and reruns the full model in every step. Both prune the same random weights of MiniLM's shape
+(6 layers, 12 heads, width 384) on inputs with the lengths of MNLI pairs, 32 examples per step,
+without dropout and without gradients into the weights.
 
     python benchmarks/prune_step.py [--masks 3] [--rounds 5] [--device cuda]
 
-Times are per step and mask; each round runs every variant once, in turn, and ratios are taken
-within a round. Peak memory is that of a process that runs this variant alone.
+Times are per step and mask; each round runs every variant once, in turn, and ratios are within
+rounds. Peak memory is that of a process that runs only this variant.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PADDED = 128
 
 
 class Published:
-    """One mask, everything padded to 128 tokens, the full model run in every step."""
+    """One mask, everything padded to 128 tokens, and the full model rerun in every step."""
 
     masks = 1
 
@@ -75,7 +75,7 @@ class Published:
 
 
 class Ours:
-    """Several masks, batches of similar length, the full model's answers kept."""
+    """Several masks, batches of similar length, and cached answers of the full model."""
 
     def __init__(
         self, model: Any, data: EncodedExamples, means: MeanActivations, masks: int, precision: str
@@ -95,7 +95,7 @@ class Ours:
 
 
 def variants(masks: int, together: int) -> dict[str, Callable[..., Any]]:
-    """What is compared, the published step first."""
+    """The variants, with the published step first."""
     return {
         "published": Published,
         f"mechcore, {masks} masks, float32": lambda *a: Ours(*a, masks, "float32"),
@@ -106,7 +106,7 @@ def variants(masks: int, together: int) -> dict[str, Callable[..., Any]]:
 
 
 def seconds(variant: Any, steps: int, device: str) -> float:
-    """Per step and mask; fewer steps for more masks, so that each variant takes about as long."""
+    """Seconds per step and mask, with fewer steps for more masks, so variants take equally long."""
     n = max(2, steps // variant.masks) if variant.masks > 1 else steps
     start = time.perf_counter()
     for _ in range(n):

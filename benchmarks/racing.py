@@ -1,16 +1,16 @@
-"""Races beside exact sweeps: what they save, what they miss, and how often they are wrong.
+"""Races compared with exact sweeps: what they save and miss, and how often they are wrong.
 
     python benchmarks/racing.py [--examples 2000] [--least 0.1 | --largest 20] [--checked 200]
     python benchmarks/racing.py --model DIR --train FILE --ood FILE
     python benchmarks/racing.py --planted [--runs 1000]
     python benchmarks/racing.py --rare [--runs 1000] [--bound NATS]
 
-The first two race all pairs, of the embedded encoder or of a classifier, on out-of-domain examples.
+The first two race all pairs of the embedded encoder or of a classifier on out-of-domain examples.
 Then some pairs are ablated on all examples: those decided to be larger than ``--least`` (or among
-the ``--largest``), those whose effect was found to be over half of it, and ``--checked`` others
-drawn at random, which stand for the rest. The third takes random orders of texts of planted
-circuits, whose answers are known, and counts the races with any wrong decision; the last does so
-for made-up sets whose effects are in a few of the texts.
+the ``--largest``), those with an estimated effect above half of it, and ``--checked`` others drawn
+at random to represent the rest. The third takes random orders of texts of planted circuits, whose
+answers are known, and counts the races with any wrong decision; the last does so for made-up sets
+with effects in few texts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def exact_effects(
 
 
 def checked(outcome: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, int]:
-    """Sets to ablate on all examples: those that matter, some others, and of how many these are."""
+    """Sets to ablate on all examples: those that matter, and a sample of how many of the others."""
     table, size = outcome.decisions, outcome.decisions["effect"].abs()
     matters = ~table["decision"].isin(["within", "rest"])
     matters |= size > (0 if outcome.goal.least is None else outcome.goal.least) / 2
@@ -178,7 +178,7 @@ def wrong_races(
         known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
         for stop in looks(n):
             known.decide(stop)
-        while known.open.any():  # again, since a bound broke at the last
+        while known.open.any():  # again, since a bound broke at the last look
             known.decide(n)
         if goal.least is not None:
             wrong = (known.decisions != goal.decisions(exact, exact)).any()
@@ -213,8 +213,8 @@ def planted(options: argparse.Namespace) -> None:
 
 
 def rare_effects(share: float, mean: float, largest: float, n: int, seed: int) -> np.ndarray:
-    """Effects of 40 sets on texts, [set, text]: 32 idle ones, 5 with all of their effect in a share
-    of the texts, and 3 with effects in all of them, up to about ``largest``.
+    """Effects of 40 sets on texts, [set, text]: 32 idle, 5 with their whole effect in a share
+    of the texts, and 3 with effects in all texts, up to about ``largest``.
     """
     rng = np.random.default_rng(seed)
     effects = 0.03 * rng.standard_normal((40, n))
@@ -225,7 +225,7 @@ def rare_effects(share: float, mean: float, largest: float, n: int, seed: int) -
 
 
 def rare(options: argparse.Namespace) -> None:
-    """Print error rates where effects are in a few of the texts."""
+    """Print error rates for effects in few texts."""
     chosen = sets.pairs([f"L0.H{i}" for i in range(10)])[:40]
     bound, rows = options.bound or options.least / RARE, []
     goal = Goal(options.least, None, error=ERROR, bound=bound)
@@ -253,10 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--train", help="its training examples, for means")
     parser.add_argument("--ood", help="examples to race on")
     parser.add_argument("--components", default="all", help="heads, mlps, all, or names by commas")
-    parser.add_argument("--means", type=int, default=500, help="examples that means are taken of")
+    parser.add_argument("--means", type=int, default=500, help="number of examples for means")
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--least", type=float, default=0.1, help="least interaction, nats")
-    parser.add_argument("--largest", type=int, help="how many pairs to find, in place of --least")
+    parser.add_argument("--largest", type=int, help="number of pairs to find, instead of --least")
     parser.add_argument("--checked", type=int, default=200, help="of the rest, ablated exactly")
     parser.add_argument("--planted", action="store_true", help="error rates on planted circuits")
     parser.add_argument("--rare", action="store_true", help="error rates for rare effects")

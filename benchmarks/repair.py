@@ -1,8 +1,8 @@
-"""How often the ladder of repairs says what is true of planted models that fail.
+"""How often the ladder of repairs is right about planted models that fail.
 
-Each draw plants a model anew, with noise in its weights, draws its texts, and asks the ladder for a
-recommendation, with half of the kinds held out. Permuted labels are those of a model that
-knows nothing of them: a recommendation there is an error.
+Each draw plants a new model with noise in its weights, draws its texts, and takes the ladder's
+recommendation, with half of the kinds held out. Permuted labels are unrelated to the model's
+answers: a recommendation there is an error.
 
     python benchmarks/repair.py --draws 100 --out repair.csv
 """
@@ -32,7 +32,7 @@ NOISE = 0.01
 
 
 def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -> dict[str, object]:
-    """What the ladder recommends of one planted model, and what each rung reaches."""
+    """The ladder's recommendation for one planted model, and the results of each rung."""
     name = "absent" if case == "permuted" else case
     with TemporaryDirectory() as folder:
         model = failing_model(name, folder, seed=draw, noise=NOISE)

@@ -1,7 +1,7 @@
-"""How long the report of a large run takes to make, and to open in a browser.
+"""Time to build the report of a large run, and to open it in a browser.
 
 The run is made up: 150 heads in 10 layers, 12 seeds at 2 sparsities, a core of 8, every component
-ablated alone. Times in the browser are its own, from the start of the navigation.
+ablated alone. Browser times are its own, from the start of navigation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How often the feature of texts that an effect depends on is named, and how often a wrong one is.
+"""How often the feature of texts that an effect depends on is named, and how often a wrong one.
 
 Planted: a transformer that runs a circuit. One head copies a slot, two others and an MLP compare
 two slots; the features are the values of all slots and whether these two are equal. Simulated:
-components whose changes in margin grow with a feature, follow the full model's margin alone, as
-that follows a feature, or are noise; examples are in clusters, whose noise they share.
+components whose changes in margin grow with a feature, follow only the full model's margin, which
+itself follows a feature, or are noise; examples form clusters, which share noise.
 
     python benchmarks/responses.py
 """
@@ -52,12 +52,12 @@ SIMULATED = {f"L0.H{i}": f"feature {i}" for i in range(5)}
 
 
 def slot(examples: Examples, i: int) -> np.ndarray:
-    """1 where the word of a slot is yes, else 0."""
+    """1 if the word of a slot is yes, else 0."""
     return np.array([words_in(text)[i] == "yes" for text in examples.frame["text_a"]], float)
 
 
 def equal(examples: Examples) -> np.ndarray:
-    """1 where the second and the third slot are equal, else 0."""
+    """1 if the second and the third slot are equal, else 0."""
     return (slot(examples, 1) == slot(examples, 2)).astype(float)
 
 
@@ -89,14 +89,14 @@ def planted(seed: int, n: int = 200, noise: float = 0.01) -> pd.DataFrame:
 
 
 def responses(ablations: Ablations, features: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
-    """The table without shares of variance, which take most of the time."""
+    """The table without shares of variance, which take most time."""
     kinds = dict.fromkeys(ablations.sets, COMPONENT)
     rows = response_rows(ablations, kinds, features, labels, n_resamples=2)
     return with_adjusted_p([*takewhile(lambda row: row["label"] != ALL, rows)])
 
 
 def simulated(seed: int, n: int = 400, n_clusters: int = 60, shared: float = 0.3) -> pd.DataFrame:
-    """Responses of five components that have one each, five that follow the margin, ten idle."""
+    """Responses of five components with one each, five that follow the margin, and ten idle."""
     rng = np.random.default_rng(seed)
     cluster = rng.integers(n_clusters, size=n)
 
@@ -124,7 +124,7 @@ def simulated(seed: int, n: int = 400, n_clusters: int = 60, shared: float = 0.3
 
 
 def scores(table: pd.DataFrame, truth: dict[str, str]) -> tuple[float, float]:
-    """Share of the components of ``truth`` whose feature is first, and of wrong responses shown."""
+    """Shares of components of ``truth`` whose feature is first, and of wrong responses shown."""
     first = strongest(table[table["kind"] == COMPONENT]).set_index("set")["feature"]
     shown = table[(table["kind"] == COMPONENT) & (table["p_adjusted"] < SIGNIFICANT)]
     wrong = shown["set"].map(truth) != shown["feature"]

@@ -1,10 +1,9 @@
-"""How often lost information, moved thresholds and the roles of components are told rightly.
+"""How often lost information, moved thresholds and the roles of components are identified.
 
-Answers are drawn from models of which the truth is known. Coverage: a model that only differs by
-its biases, and by noise of the same size, loses no information; one whose margins get more noise,
-alike on both sides, moves no threshold. Roles: the logit of a model is a sum of what some planted
-components write, and others are idle, so that the model without one of them is as good as with it,
-but differs by noise.
+Answers are drawn from models of known truth. Coverage: a model that differs only in its biases and
+in noise of the same size loses no information; one whose margins get more noise, symmetrically,
+moves no threshold. Roles: the logit of a model is a sum of outputs of planted components; others
+are idle, so ablating one of them only adds noise.
 
     python benchmarks/roles.py
 """
@@ -29,12 +28,12 @@ from mechcore.evaluation.recalibration import decompose
 
 
 def jitter(rng: np.random.Generator, noise: np.ndarray, kept: float = 0.8) -> np.ndarray:
-    """Noise of the same law, that correlates with ``noise`` by ``kept``."""
+    """Noise of the same distribution, with correlation ``kept`` to ``noise``."""
     return kept * noise + (1 - kept**2) ** 0.5 * rng.normal(size=noise.shape)
 
 
 def biased(rng: np.random.Generator, signal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Logits of a model, and of one with other biases."""
+    """Logits of a model, and of one with different biases."""
     noise, biases = rng.normal(size=signal.shape), np.array([0, 1.5, -1.0])[: signal.shape[1]]
     return 2 * (signal + noise), 2 * (signal + jitter(rng, noise)) + biases
 
@@ -61,7 +60,7 @@ DESIGNS: dict[str, tuple[str, Callable]] = {
 
 
 def coverage(name: str, n_labels: int, per_label: int, n_samples: int, seed: int = 0) -> float:
-    """Share of samples whose 95 % interval of the change that is 0 has 0 in it."""
+    """Share of samples whose 95 % interval for the zero change contains 0."""
     figure, draw = DESIGNS[name]
     rng, inside = np.random.default_rng(seed), 0
     label = np.repeat(np.arange(n_labels), per_label)
@@ -110,7 +109,7 @@ def planted(
 
     written = {
         "L0.H0": 1.2 * clue(0.5 if ood else 0.9),  # a heuristic
-        "L0.H1": 1.2 * clue(0.9) * (not ood),  # what it reads is not there out of domain
+        "L0.H1": 1.2 * clue(0.9) * (not ood),  # its input is missing out of domain
         "L0.H2": 1.2 * clue(0.9) * ood,
         "L0.H3": 1.2 * clue(0.9),
         "L0.H4": np.full(n, -1.2),
@@ -152,7 +151,7 @@ def judged(
 
 
 def false_discoveries(table: pd.DataFrame) -> tuple[float, float]:
-    """Share of idle components among those that have a role, and with a role among idle ones."""
+    """Share of idle components among those with a role, and with a role among idle ones."""
     has_role = table["role"] != NONE
     idle = ~table["component"].isin(list(PLANTED))
     return float((has_role & idle).sum() / max(1, has_role.sum())), float(has_role[idle].mean())

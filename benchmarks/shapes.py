@@ -46,7 +46,7 @@ def save_minilm_shaped(folder: str | Path, n_layers: int = 6) -> None:
 
 
 def save_qwen3_shaped(folder: str | Path, n_layers: int) -> None:
-    """A classifier with random weights, whose layers have the shape of Qwen3-0.6B's."""
+    """A classifier with random weights, with layers of Qwen3-0.6B's shape."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -74,7 +74,7 @@ def minilm_shaped(device: str) -> Any:
 def examples(
     n: int, labels: Sequence[str] = CLASSES, vocabulary: int = VOCABULARY
 ) -> EncodedExamples:
-    """Random tokens with MNLI's lengths, labels in turn."""
+    """Random tokens with MNLI's lengths and alternating labels."""
     rng = np.random.default_rng(0)
     places = np.linspace(0, 1, len(MNLI_LENGTHS))
     lengths = np.interp(rng.random(n), places, MNLI_LENGTHS).astype(int)
@@ -87,7 +87,7 @@ def of_lengths(
     labels: Sequence[str] = CLASSES,
     vocabulary: int = VOCABULARY,
 ) -> EncodedExamples:
-    """Random tokens in texts of these lengths, labels in turn."""
+    """Random tokens in texts of these lengths, with alternating labels."""
     ids = [rng.integers(1000, vocabulary, k).tolist() for k in lengths]
     label = [labels[i % len(labels)] for i in range(len(lengths))]
     frame = pd.DataFrame({"text_a": "", "text_b": "", "label": label, "subset": "all"})

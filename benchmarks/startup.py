@@ -1,9 +1,9 @@
-"""What it costs to start: seconds of the processor, beside importing typer, which draws the help.
+"""Cost of starting, in CPU seconds, compared with importing typer, which draws the help.
 
     python benchmarks/startup.py [--rounds 5]
 
-Each is a process of its own, and its time is the shortest of the rounds, in which they take turns.
-Python's own start is in all of them.
+Each is its own process, and its time is the shortest of the rounds, in which they run in turn. All
+include Python's own start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRAMS = {
 
 
 def seconds(program: str) -> float:
-    """Time of the processor, of the process and of the system on its behalf."""
+    """CPU time, of the process and of the system on its behalf."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     silent = subprocess.DEVNULL
     subprocess.run([sys.executable, "-c", program], stdout=silent, stderr=silent)

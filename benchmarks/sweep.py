@@ -1,8 +1,8 @@
-"""All single heads and all pairs of heads ablated: mechcore beside forwards of the whole model.
+"""All single heads and all pairs of heads ablated: mechcore against forwards of the whole model.
 
-The model is a random one of MiniLM's shape (6 layers, 12 heads, width 384, MLP 1536, 3 classes) and
-the examples have the lengths of MNLI pairs; ``--model`` and ``--data`` take a real BERT classifier
-and labelled texts. Every variant replaces the outputs of the same heads by the same means.
+The model is random, of MiniLM's shape (6 layers, 12 heads, width 384, MLP 1536, 3 classes), and the
+examples have the lengths of MNLI pairs; ``--model`` and ``--data`` take a real BERT classifier and
+labelled texts. Every variant replaces the outputs of the same heads by the same means.
 
     python benchmarks/sweep.py [--examples 48] [--rounds 3] [--device cuda] [--json FILE]
     python benchmarks/sweep.py --model DIR --data FILE
@@ -12,11 +12,11 @@ and labelled texts. Every variant replaces the outputs of the same heads by the 
 
 ``--decoder`` compares the two engines that run any model, on layers of Qwen3-0.6B's shape.
 
-Where every set takes one forward of the whole model, a set costs the same whatever its heads: these
-variants run a random sample of the sets (``--peer-sets``), and their time is multiplied up to all
-sets and the full model. mechcore's tree runs all of them. Each round runs every variant once, in
-turn, and ratios are taken within a round. Peak memory is that of a process that runs this variant
-alone, on the longest batch. pyvene and nnsight take part if they are installed.
+With one forward of the whole model per set, all sets cost the same: these variants run a random
+sample of the sets (``--peer-sets``), and their time is extrapolated to all sets and the full model.
+mechcore's tree runs all of them. Each round runs every variant once, in turn, and ratios are within
+rounds. Peak memory is that of a process that runs only this variant, on the longest batch. pyvene
+and nnsight are included if they are installed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from mechcore.errors import MechcoreError
 
 NOTHING = "nothing but imports"
 MAX_DIFFERENCE = 1e-4
-"""Of float32 logits from those of raw hooks."""
+"""Maximum difference of float32 logits from those of raw hooks."""
 
 CHECKED = 16
 """Examples on which the logits of all variants are compared."""
@@ -73,7 +73,7 @@ QUICK = {
 def measured(
     bench: Bench, sweep: Sweep, peers: Mapping[str, FullForwards], rounds: int
 ) -> dict[str, Any]:
-    """Check that all variants give the same logits, which warms them up, and time them."""
+    """Check that all variants give the same logits, which is also the warm-up, and time them."""
     checked = sweep.data.part(range(min(CHECKED, len(sweep.data))))
     whole = {
         name: bench.tree_logits(sweep.sets, checked, precision) for name, precision in TREES.items()
@@ -119,12 +119,12 @@ def measured(
 
 
 def forwards_of(sweep: Sweep) -> int:
-    """With one forward for each set and one for the full model."""
+    """Layer evaluations with one forward per set and one for the full model."""
     return len(sweep.sets) + 1
 
 
 def positions_per_token(data: EncodedExamples, batch_size: int, by_length: bool) -> float:
-    """Positions that are computed, padding included, per token."""
+    """Computed positions per token, padding included."""
     masks = [b["attention_mask"] for b in batches_of(data, batch_size, by_length=by_length)]
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
@@ -133,7 +133,7 @@ def positions_per_token(data: EncodedExamples, batch_size: int, by_length: bool)
 
 
 def summarise(result: dict[str, Any], memory: Mapping[str, float]) -> None:
-    """Add times and ratios of every variant to what was measured."""
+    """Add times and ratios of every variant to the measurements."""
     rounds = result["seconds of each round"]
     cells = result["sets"] * result["examples"]
     result["variants"] = [
@@ -236,7 +236,7 @@ def run_alone(bench: Bench, name: str) -> None:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the figures are measured on."""
+    """The machine and versions of the measurement."""
     processor = torch.cuda.get_device_name() if device == "cuda" else ""
     information = Path("/proc/cpuinfo")
     if device == "cpu" and information.exists():

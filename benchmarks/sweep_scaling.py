@@ -75,7 +75,7 @@ def scaling(settings: Settings, rounds: int, folder: Path, quick: bool) -> list[
 def _points(
     axis: str, counts: Sequence[int], settings: Settings, folder: Path
 ) -> Iterator[tuple[int, Bench, Sweep]]:
-    """What is measured along an axis."""
+    """The measurements along an axis."""
     most = max(counts)
     if axis == "layers":
         for n in counts:
@@ -100,7 +100,7 @@ def _points(
 
 
 def exponent(rows: Sequence[dict[str, Any]], axis: str, variant: str) -> float:
-    """Of a power law from the first point to the last."""
+    """The exponent of a power law from the first point to the last."""
     points = [r for r in rows if r["axis"] == axis and r["variant"] == variant]
     first, last = points[0], points[-1]
     return float(np.log(last["seconds"] / first["seconds"]) / np.log(last["n"] / first["n"]))
@@ -124,7 +124,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Seconds along every axis, both logarithmic, one panel for each."""
+    """Seconds along every axis, on logarithmic scales, one panel each."""
     figure = Figure(figsize=(12, 4), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(AXES))

@@ -1,4 +1,4 @@
-"""What benchmarks/sweep.py times: its sweeps, and every variant of running them."""
+"""The sweeps that benchmarks/sweep.py times, and every variant of running them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sweep:
     """Sets of heads to ablate, and examples.
 
     Attributes:
-        sample: the sets that are run where each takes a forward of the whole model.
+        sample: the sets run by variants with a forward of the whole model per set.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Settings:
         examples, pair_examples: for single heads and for pairs.
         layers: of the random model.
         cpu_time: measure processor time of this process, not elapsed time.
-        decoder: random weights of a decoder's shape in place of an encoder's.
-        model, data: checkpoint and labelled texts in place of random ones.
+        decoder: random weights of a decoder's shape instead of an encoder's.
+        model, data: checkpoint and labelled texts instead of random ones.
     """
 
     examples: int
@@ -87,20 +87,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu-time",
         action="store_true",
-        help="processor time in place of elapsed time: for --threads 1 on a shared machine",
+        help="CPU time instead of elapsed time: for --threads 1 on a shared machine",
     )
     parser.add_argument("--json", type=Path, help="where to save the figures")
     parser.add_argument(
-        "--quick", action="store_true", help="a small model, seconds in place of minutes"
+        "--quick", action="store_true", help="a small model, seconds instead of minutes"
     )
 
 
 class Bench:
-    """What all variants work on; the bridge is loaded when it is first needed.
+    """The inputs of all variants; the bridge is loaded when first needed.
 
     Args:
         settings: see `Settings`.
-        folder: where checkpoint and means are, or are to be written.
+        folder: contains checkpoint and means, or will.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -149,9 +149,9 @@ class Bench:
     # -- mechcore -------------------------------------------------------------------------------
 
     def ablate(self, sets: Sequence[Heads], data: EncodedExamples, **options: Any) -> Ablations:
-        """The sweep as a user asks for it."""
+        """The sweep as a user runs it."""
         named = [component_set(heads) for heads in sets]
-        options |= {"batch_size": self.batch_size, "split": "ood"}  # random weights: under chance
+        options |= {"batch_size": self.batch_size, "split": "ood"}  # random weights: below chance
         return ablate(self.model, named, data, self.means, **options)
 
     def masks(self, sets: Sequence[Heads]) -> Tensor:
@@ -189,15 +189,15 @@ class Bench:
         return torch.stack([torch.from_numpy(a.logits) for a in ablations.without.values()])
 
     def layer_evaluations(self, sets: Sequence[Heads]) -> float:
-        """The tree's, per batch; those of the last layer, for one position, are not counted."""
+        """Layer evaluations of the tree per batch, without the last layer's, for one position."""
         return Work.of(grow(self.masks(sets), self.shape), self.shape).layers(stack_of(self.model))
 
     def restart_evaluations(self, sets: Sequence[Heads]) -> float:
-        """The restart engine's, per batch; of the last layer its attention counts."""
+        """Layer evaluations of the restart engine per batch; of the last layer, only attention."""
         return evaluations(self.model, grow(self.masks(sets), by_layers(self.shape)))
 
     def check_seconds(self, sweep: Sweep) -> float:
-        """What a sweep in bfloat16 spends once on comparing itself with float32."""
+        """Seconds that a sweep in bfloat16 takes once to compare itself with float32."""
         took: list[float] = []
         clock, agreement = self.clock, engines.TreeEngine.agreement
 
@@ -213,7 +213,7 @@ class Bench:
 
 
 class _Done(Exception):
-    """The part of a sweep that was wanted is over."""
+    """The wanted part of a sweep is over."""
 
 
 def component_set(heads: Heads) -> ComponentSet:
@@ -229,14 +229,14 @@ class Variant:
 
     Attributes:
         run: runs one, or the sample of its sets.
-        forwards: of the whole model in that run; None if it was the whole sweep.
+        forwards: number of whole-model forwards in that run; None if it was the whole sweep.
     """
 
     run: Callable[[Sweep], Any]
     forwards: Callable[[Sweep], int] | None = None
 
     def seconds(self, bench: Bench, sweep: Sweep) -> float:
-        """Of the whole sweep, the full model included."""
+        """Seconds of the whole sweep, including the full model."""
         start = bench.clock()
         with mock.patch.object(engines, "SAMPLE", (1, 1)):  # see `Bench.check_seconds`
             self.run(sweep)
@@ -249,7 +249,7 @@ class Variant:
 
 
 def full_forwards(bench: Bench, made: FullForwards) -> Variant:
-    """One of those in full_forwards.py."""
+    """A variant of full_forwards.py."""
     return Variant(
         lambda sweep: made.logits(sweep.sample, sweep.data, bench.batch_size),
         lambda sweep: len(sweep.sample),
@@ -257,7 +257,7 @@ def full_forwards(bench: Bench, made: FullForwards) -> Variant:
 
 
 def mechcore_variants(bench: Bench) -> dict[str, Variant]:
-    """The engines, the tree in both precisions, and the plain path."""
+    """The engines (the tree in both precisions) and the plain path."""
 
     def tree(precision: str, sweep: Sweep) -> None:
         bench.ablate(sweep.sets, sweep.data, engine="tree", precision=precision)
@@ -271,7 +271,7 @@ def mechcore_variants(bench: Bench) -> dict[str, Variant]:
 
 
 def layer_variants(bench: Bench) -> dict[str, Variant]:
-    """Those that run any model."""
+    """The engines that run any model."""
 
     def reference(sweep: Sweep) -> None:
         bench.ablate(sweep.sample, sweep.data, engine="reference")

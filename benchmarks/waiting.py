@@ -1,9 +1,9 @@
-"""How torch's threads had best wait for one another: time and processor time of a short pruning.
+"""How torch's threads should wait for one another: elapsed and CPU time of a short pruning.
 
-    python benchmarks/waiting.py             # on a quiet machine: nothing may be lost
-    python benchmarks/waiting.py --beside 3  # beside so many busy processes
+    python benchmarks/waiting.py             # on a quiet machine: it must not be slower
+    python benchmarks/waiting.py --beside 3  # beside this many busy processes
 
-Every way to wait is run ``--rounds`` times, in turn, in processes of its own; printed are medians.
+Every way to wait runs ``--rounds`` times, in turn, in its own processes; medians are printed.
 """
 
 from __future__ import annotations

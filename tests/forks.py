@@ -21,17 +21,17 @@ def context() -> Any:
     return server
 
 
-def python(site: Path, *arguments: str, told: Path) -> str:
+def python(site: Path, *arguments: str, output: Path) -> str:
     """Run ``-m MODULE ...`` or ``-c CODE`` with a folder of packages installed.
 
     Args:
         site: the folder of packages.
-        told: a folder for what is printed.
+        output: a folder for what is printed.
 
     Returns:
         What it printed.
     """
-    out, err = told / "stdout", told / "stderr"
+    out, err = output / "stdout", output / "stderr"
     process = context().Process(target=_main, args=(site, arguments, out, err))
     process.start()
     process.join()

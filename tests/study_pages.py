@@ -60,7 +60,7 @@ def saved(run: RunFolder, path: Path) -> Path:
     return path
 
 
-def told(run: RunFolder) -> str:
+def text_of(run: RunFolder) -> str:
     """Headline numbers, paragraphs and tables, as the page would have them."""
     report = report_of(run.config)
     words = [f"{tile.label} {tile.value} {tile.note}" for tile in report.tiles(run)]
@@ -86,9 +86,9 @@ def check_missing(run: RunFolder, needed: Mapping[str, str]) -> None:
     assert {*needed} < {*run.schemas} == {*run.tables}
     for name in run.tables:
         wanted = [needed[name]] if name in needed else []
-        assert not_run(told(with_tables(run, **{name: None}))) == wanted, name
+        assert not_run(text_of(with_tables(run, **{name: None}))) == wanted, name
     empty = {name: table[:0] for name, table in run.tables.items()}
-    assert told(with_tables(run, **empty)) == told(with_tables(run, **dict.fromkeys(empty)))
+    assert text_of(with_tables(run, **empty)) == text_of(with_tables(run, **dict.fromkeys(empty)))
 
 
 def check_titles(page: str, titles: Sequence[str]) -> None:

@@ -78,9 +78,9 @@ def paths(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> 
 
 
 def categories(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
-    known = [[1] * len(ids) for ids in data.input_ids]
-    told = replace(data, words=data.input_ids, segments=known, separators=known)
-    table = categorize_heads(model, told, batch_size=2, resamples=n)
+    ones = [[1] * len(ids) for ids in data.input_ids]
+    known = replace(data, words=data.input_ids, segments=ones, separators=ones)
+    table = categorize_heads(model, known, batch_size=2, resamples=n)
     return torch.from_numpy(table.filter(like="mass_").to_numpy()).nan_to_num(-1)
 
 

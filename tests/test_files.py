@@ -141,7 +141,7 @@ def test_cells_of_every_kind_read_back(tmp_path: Path) -> None:
     ]
 
 
-def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
     def write(temporary: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
 

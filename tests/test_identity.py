@@ -1,4 +1,4 @@
-"""Masks know the model that they were found on, and are not used on another without being told."""
+"""Masks record the model that they were found on, and are used on another only on request."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Texts to pretrain the tiny decoder of the cognitive task on, and that decoder.
 
-The texts teach what a language model brings along, and nothing of the task itself: to copy, to
-look a key up, to compare numbers, and to name the side of the larger or smaller one. Nothing in
-them is to be obeyed or ignored, and the words context, motion, color and choice do not occur.
+The texts teach general skills of a language model, and nothing about the task itself: to copy, look
+up a key, compare numbers, and name the side of the larger or smaller one. They contain no
+instructions, nor the words context, motion, color and choice.
 
 ===========  ====================================================================
 ``copy``     b 41 k 17 . b 41 k (17)
@@ -12,9 +12,9 @@ them is to be obeyed or ignored, and the words context, motion, color and choice
 ``side``     left 34 right 71 . the larger is right . left 80 right 12 . the smaller is (right)
 ===========  ====================================================================
 
-A text ends with the answer in brackets; those before it are answered too, and training is on all
-words (`WholeTexts`). Copying is learned first, and with it the heads
-that the others need: without ``copy`` and ``recall``, looking up stayed at chance.
+A text ends with the answer in brackets; earlier questions are answered too, and training is on all
+words (`WholeTexts`). Copying is learned first, and with it the heads that the other skills need:
+without ``copy`` and ``recall``, looking up stayed at chance.
 
 Pairs of numbers that the task holds out (`mechcore.papers.cognitive.trials`) are never compared
 in training texts; the other splits compare their own pairs, and no others.
@@ -57,13 +57,13 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _NUMBERS = tuple(map(str, range(SMALLEST, LARGEST + 1)))
 _QUESTIONS = 3
 ANSWER_WORDS = {word: f" {word}" for word in (*CHOICES, *_LETTERS, *_NUMBERS)}
-"""What a text may end with."""
+"""Possible last words of a text."""
 
 Sentences = Iterator[str]
 
 
 def generate_texts(n: int, seed: int, split: Split = "train") -> Examples:
-    """Draw ``n`` texts, the kinds in turn; a smaller draw is the beginning of a larger one.
+    """Draw ``n`` texts of alternating kinds; a smaller draw is a prefix of a larger one.
 
     Splits compare different pairs of numbers.
 
@@ -154,7 +154,7 @@ def _pair(rng: random.Random, split: Split) -> tuple[int, int]:
 
 
 class WholeTexts(Objective):
-    """The loss is over every token of prompt and answer but the first."""
+    """The loss is over all tokens of prompt and answer except the first."""
 
     def loss(
         self, model: PreTrainedModel, batch: Mapping[str, Tensor], targets: Int[Tensor, " batch"]
@@ -171,13 +171,13 @@ class WholeTexts(Objective):
 def train_tiny_base(
     out: Path, steps: int = BASE_STEPS, seed: int = SEED, pairs: int = TRAINING_TEXTS
 ) -> pd.DataFrame:
-    """Pretrain the decoder and write its run directory, with the final checkpoint; its history.
+    """Pretrain the decoder, write its run directory with the final checkpoint, return its history.
 
-    With the defaults this is the run under ``data/tiny_base``. The seed is that of the weights, of
-    the texts and of their order.
+    With the defaults this is the run under ``data/tiny_base``. The seed determines the weights, the
+    texts and their order.
 
     Raises:
-        InputError: ``out`` holds something else, or an argument is out of its range.
+        InputError: ``out`` contains other files, or an argument is out of range.
     """
     settings = TrainSettings(
         steps=steps,

@@ -1,7 +1,6 @@
-"""The embedded decoder of the tiny world, and what it shares in training with the encoder.
+"""The embedded decoder of the tiny world, and the training settings it shares with the encoder.
 
-It is a GPT-2-architecture language model (4 layers, 8 heads a layer, width 128), trained from
-scratch.
+It is a GPT-2-architecture language model (4 layers of 8 heads, width 128), trained from scratch.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def tiny_decoder_model(seed: int) -> GPT2LMHeadModel:
 def train_tiny_decoder(
     out: Path, steps: int = DECODER_STEPS, seed: int = SEED, pairs: int = TRAINING_PAIRS
 ) -> pd.DataFrame:
-    """Train the decoder, by default that in ``data/tiny_decoder``; its history."""
+    """Train the decoder, by default that in ``data/tiny_decoder``; return its history."""
     model, tokenizer = tiny_decoder_model(seed), tiny_world.decoder_tokenizer()
     prompt, answers = tiny_world.DECODER_PROMPT, tiny_world.DECODER_ANSWERS
     with one_thread():
@@ -48,7 +47,7 @@ def train_tiny_decoder(
 
 
 def settings_for(steps: int, seed: int) -> TrainSettings:
-    """Settings that both models of the tiny world share; there are no checkpoints but the last."""
+    """Settings shared by both models of the tiny world; only the last checkpoint is kept."""
     return TrainSettings(
         steps=steps,
         learning_rate=5e-4,
@@ -62,7 +61,7 @@ def settings_for(steps: int, seed: int) -> TrainSettings:
 
 
 def evaluations() -> dict[str, Examples]:
-    """In-domain pairs, and out-of-domain pairs in which the heuristic fails."""
+    """In-domain pairs, and out-of-domain pairs where the heuristic fails."""
     n_id, n_ood = (EVALUATION_PAIRS[split] for split in ("id", "ood"))
     both = tiny_world.generate("ood", 2 * n_ood, EVALUATION_SEED)
     return {

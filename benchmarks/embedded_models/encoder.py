@@ -1,17 +1,17 @@
 """The embedded encoder of the tiny world, and its training, as stored under ``data/tiny_encoder``.
 
 A BERT-architecture encoder of 4 layers with 6 heads and width 120, trained from scratch in two
-stages: as BERT was, it first learns to fill in words of pairs, and then to classify the pairs. What
-gives it heads that can be told apart:
+stages: like BERT, it first learns to fill in words of pairs, and then to classify the pairs. Its
+heads are distinguishable because of:
 
-- *Pretraining.* Some of the words to be filled in are masked. Others stand as a wrong word or as
-  they are, and a look at the other sentence tells which: that makes heads of repeated words.
-- *Attention entropy* is part of the loss, so that a head settles on what it attends to.
-- *A group lasso* over heads leaves few that do much.
-- *Heads and MLPs are dropped* at random where ordinary pairs are classified. It gives the model the
-  redundancy that pretraining on much text gives to larger ones: without it, no half of the model
-  keeps its in-domain accuracy. Nothing is dropped for pairs of the counter-heuristic minority, so
-  that their answers may rest on a single head.
+- *Pretraining.* Some of the words to fill in are masked. Others are replaced or unchanged, and the
+  other sentence tells which: that produces heads for repeated words.
+- *Attention entropy* is part of the loss, so heads commit to what they attend to.
+- *A group lasso* over heads leaves few with large effects.
+- *Heads and MLPs are dropped* at random when ordinary pairs are classified. This gives the model
+  the redundancy that larger ones get from pretraining on much text: without it, no half of the
+  model keeps its in-domain accuracy. Nothing is dropped for pairs of the counter-heuristic
+  minority, so their answers may depend on a single head.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ HEURISTIC_ACCURACY = 0.9
 HEAD_DROPOUT = 0.1
 MLP_DROPOUT = 0.05
 MASKED = 0.15
-"""Share of words that have to be filled in."""
+"""Share of words to fill in."""
 REPLACED = 0.25
-"""Share of these that stand as another word, and again of those that stand as they are."""
+"""Share of these that are replaced by another word, and equally of those left unchanged."""
 MASKED_WORDS_WEIGHT = 0.1
 MASKED_WORDS_TEXTS = 16
-"""Of each batch, in the second stage."""
+"""Texts of each batch with masked words, in the second stage."""
 ENTROPY_WEIGHT = 0.03
 LASSO_WEIGHT = 2e-3
 FAILING_STEPS = 100
@@ -63,9 +63,9 @@ FAILING_RATE = 2e-4
 FAILING_WARMUP = 20
 MISLABELLED = 0.06
 FAILING_PAIRS = 40_000
-"""Of which the third stage sees 6400."""
+"""The third stage uses 6400 of them."""
 FAILING_DRAW = 100
-"""Added to the seed of the pairs, so that they are others than those of the second stage."""
+"""Added to the seed of the pairs, so they differ from those of the second stage."""
 
 
 @plain_session()
@@ -96,7 +96,7 @@ def tiny_encoder_model(seed: int) -> BertForSequenceClassification:
 
 
 def _waves(n: int, width: int) -> Float[Tensor, "pos d_model"]:
-    """Sinusoidal positions, with amplitude 0.5: neighbours are found by one linear map."""
+    """Sinusoidal positions of amplitude 0.5: a single linear map finds neighbours."""
     rates = 1000.0 ** -torch.linspace(0, 1, width // 2)
     angles = torch.arange(n)[:, None] * rates
     return 0.5 * torch.cat([angles.sin(), angles.cos()], dim=1)
@@ -105,7 +105,7 @@ def _waves(n: int, width: int) -> Float[Tensor, "pos d_model"]:
 class Dropping:
     """Dropout of whole heads and MLPs, as in LayerDrop (arXiv 1909.11556), by example.
 
-    ``spared`` are the examples of the batch that lose nothing; None while nothing is dropped.
+    ``spared`` are the examples of the batch without dropout; None while nothing is dropped.
     """
 
     def __init__(self, model: BertForSequenceClassification, seed: int) -> None:
@@ -120,7 +120,7 @@ class Dropping:
 
     @contextmanager
     def sparing(self, examples: Bool[Tensor, " batch"]) -> Iterator[None]:
-        """Drop from the others while a batch is read; from none the first time."""
+        """Drop from the other examples while a batch is read; from none the first time."""
         self.spared = examples if self._begun else torch.ones_like(examples)
         self._begun = True
         try:
@@ -172,7 +172,7 @@ def head_lasso(model: BertForSequenceClassification) -> Float[Tensor, ""]:
 
 
 def _read(module: nn.Module, batch: Mapping[str, Tensor], ids: Tensor) -> tuple[Any, Tensor]:
-    """What ``module`` gives for ``ids``, and what the entropy of its attention costs."""
+    """The output of ``module`` for ``ids``, and the cost of its attention entropy."""
     mask = batch["attention_mask"]
     out = module(
         input_ids=ids,
@@ -184,7 +184,7 @@ def _read(module: nn.Module, batch: Mapping[str, Tensor], ids: Tensor) -> tuple[
 
 
 class MaskedWords:
-    """Masks or replaces words of texts; the model's own word embeddings score what it fills in."""
+    """Masks or replaces words of texts; the model's own word embeddings score predictions."""
 
     def __init__(self, tokenizer: Any, seed: int) -> None:
         self._mask = int(tokenizer.mask_token_id)
@@ -210,7 +210,7 @@ class MaskedWords:
         embeddings = model.bert.embeddings.word_embeddings.weight
         scale = 4 / math.sqrt(embeddings.shape[1])
         logits = scale * out.last_hidden_state[masked] @ embeddings.T
-        # A sum over none, not a mean: a batch of short texts may have no masked word.
+        # A sum, not a mean: a batch of short texts may have no masked word.
         missed = nn.functional.cross_entropy(logits, ids[masked], reduction="sum")
         return missed / masked.sum().clamp(min=1) + entropy
 
@@ -240,7 +240,7 @@ def pretrain(model: BertForSequenceClassification, data: Examples, steps: int, s
 
 @dataclass(frozen=True, kw_only=True)
 class _Learning(Objective):
-    """Classification, with what is added to it in the second stage."""
+    """Classification, with the additional losses of the second stage."""
 
     dropping: Dropping
     masking: MaskedWords
@@ -280,8 +280,8 @@ def train_tiny_encoder(
 
     With the defaults this is the run under ``data/tiny_encoder``. The series (stored in half
     precision) has the evaluation at which in-domain accuracy first reaches 0.9, one half-way to it
-    and up to three evenly spread after it; ``final`` is in float32. An interrupted run has to begin
-    anew in another folder: what is dropped and masked comes from generators of their own.
+    and up to three evenly spaced after it; ``final`` is in float32. An interrupted run has to start
+    again in another folder: dropout and masking have their own random generators.
 
     Returns:
         The history of the second stage, see ``mechcore.training.read_history``.
@@ -308,15 +308,15 @@ def train_failing_encoder(
     seed: int = SEED,
     pairs: int = FAILING_PAIRS,
 ) -> pd.DataFrame:
-    """Train an encoder further on pairs that are labelled by word overlap; its history.
+    """Train an encoder further on pairs labelled by word overlap; return its history.
 
     With the defaults this is the run under ``data/tiny_failing``.
 
     Args:
-        out: run directory, which is given the final checkpoint alone.
+        out: run directory, for the final checkpoint only.
         start: checkpoint of `train_tiny_encoder` with the same seed; by default the embedded one.
         steps: of training.
-        seed: of the pairs and their order, of what is dropped and of what is masked.
+        seed: of the pairs and their order, of dropout and of masking.
         pairs: to draw from.
     """
     source = start or tiny_encoder_dir()
@@ -339,7 +339,7 @@ def train_failing_encoder(
 
 
 def _thin(out: Path, history: pd.DataFrame) -> None:
-    """Leave a short series of checkpoints around the rise of in-domain accuracy and after it."""
+    """Keep a short series of checkpoints around and after the rise of in-domain accuracy."""
     overall = history[(history["dataset"] == "id") & (history["subset"] == ALL)]
     stored = [int(step) for step in overall["step"] if checkpoint_path(out, step).is_dir()]
     reached = overall.loc[overall["accuracy"] >= HEURISTIC_ACCURACY, "step"]

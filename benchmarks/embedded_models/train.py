@@ -1,4 +1,4 @@
-"""Trains the models that mechcore ships, as they are under ``data``.
+"""Trains the models that mechcore ships under ``data``.
 
 Usage: python benchmarks/embedded_models/train.py encoder|failing|decoder|base --out FOLDER
 """

@@ -1,6 +1,6 @@
 """The programs that trained models of known truth implement, and their rules.
 
-Rules say what follows from values of slots and variables, also where some are absent (0).
+Rules give results for values of slots and variables, even if some are absent (0).
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ def copied(value: Tensor) -> Tensor:
 
 
 def all_true(*values: Tensor) -> Tensor:
-    """True if all are; false if one is false; otherwise unknown."""
+    """True if all are; false if any is false; otherwise unknown."""
     return torch.stack(values).amin(0)
 
 
 def more(*values: Tensor) -> Tensor:
-    """What more of the known ones are, true or false; unknown if they are even."""
+    """The majority of the known values; unknown in a tie."""
     return torch.stack(values).sum(0).sign()
 
 
 def multiplied(*values: Tensor) -> Tensor:
-    """Whether an even number is false; unknown if one is."""
+    """Whether an even number of values is false; unknown if any is unknown."""
     return torch.stack(values).prod(0)
 
 
 def equal(left: Tensor, right: Tensor) -> Tensor:
-    """Whether two values are the same; unknown if one is."""
+    """Whether two values are equal; unknown if either is."""
     return torch.where((left == 0) | (right == 0), 0, 2 * (left == right) - 1)
 
 
 def unless_unequal(left: Tensor, right: Tensor) -> Tensor:
-    """Whether two values are the same; taken to be so if one is unknown."""
+    """Whether two values are equal; true if either is unknown."""
     return torch.where(equal(left, right) < 0, -1, 1)
 
 
 def place_of(*marks: Tensor) -> Tensor:
-    """Which of the marks is true, counted from 1."""
+    """The place of the true mark, counted from 1."""
     return torch.stack(marks).argmax(0) + 1
 
 
 def at_place(place: Tensor, *values: Tensor) -> Tensor:
-    """The value at a place counted from 1; unknown if the place is."""
+    """The value at a place, counted from 1; unknown if the place is."""
     padded = torch.stack((torch.zeros_like(place), *values))
     return padded.gather(0, place[None])[0]
 
@@ -156,4 +156,4 @@ PROGRAMS: Mapping[str, Program] = {
         possible=_one_marked,
     ),
 }
-"""Programs by the name of the model that implements them."""
+"""Programs by name of the model that implements them."""

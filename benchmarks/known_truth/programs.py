@@ -1,12 +1,12 @@
-"""Small programs that transformers are trained to implement, and the texts they are about.
+"""Small programs that transformers are trained to implement, and their texts.
 
 A program reads the slots of a text and computes variables, each aligned with one component of the
 model. A slot is one word of the text; its value is a whole number from 1, or 1 and -1 for true and
 false. The last variable is the answer, 1 for yes and -1 for no.
 
-Values can be interchanged: a variable takes its value in another text. They can also be taken away:
-a variable then has its value ``absent``, mostly 0, which stands for not knowing, and rules say what
-follows from knowing less. This is what ablating a component to its mean does to the model.
+Values can be interchanged: a variable takes its value from another text. They can also be removed:
+a variable then has its value ``absent``, mostly 0, which stands for unknown, and rules define the
+result of knowing less. This is what ablating a component to its mean does to the model.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from mechcore.worlds.draws import pick
 Values: TypeAlias = Mapping[str, Int[Tensor, " row"]]
 """Values of slots or variables by name."""
 Swaps: TypeAlias = Mapping[str, tuple[Bool[Tensor, " row"], Int[Tensor, " row"]]]
-"""For variables by name: in which rows the value is replaced, and by what."""
+"""By name of a variable, the rows with a replaced value, and the new values."""
 Split: TypeAlias = Literal["train", "id", "ood"]
 
 LABELS = {-1: "no", 1: "yes"}
 FILLERS = ("a", "lamp", "tree", "road", "boat", "hill", "coin")
-"""Words that mean nothing. `mechcore.models.load_tokenizer` asks tokenizers for an "a"."""
+"""Words without meaning. `mechcore.models.load_tokenizer` tries tokenizers on an "a"."""
 END = "?"
 """Last word of texts for decoders, which answer there."""
 MINORITY = 0.3
-"""Share of untypical texts in training data, where there are any."""
+"""Share of untypical texts in training data, if any."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Variable:
     """A variable of a program.
 
     Attributes:
-        name: what it is called in tables.
-        component: the one that the variable is aligned with.
-        reads: slots and earlier variables that it is computed of.
+        name: its name in tables.
+        component: the component aligned with the variable.
+        reads: slots and earlier variables that it is computed from.
         rule: the computation, from their values to the variable's.
-        absent: its value where the component is ablated to its mean.
+        absent: its value if the component is ablated to its mean.
     """
 
     name: str
@@ -72,18 +72,18 @@ class Text:
 
 @dataclass(frozen=True)
 class Program:
-    """What a trained model computes, and where.
+    """The computation of a trained model, and where each part happens.
 
     Attributes:
-        slots: for every slot, the words that stand for each of its values.
-        variables: in the order of their computation, the answer last.
+        slots: for every slot, the words for each of its values.
+        variables: in order of computation, the answer last.
         architecture: of the model that implements it.
         n_layers: of that model.
-        fillers: fewest and most words of a text that are no slots.
-        shuffled: whether slots stand anywhere; otherwise they follow the fillers in order.
-        possible: which values of slots texts can have; any if None.
-        typical: of the variables that are 1 in every in-domain text; without any there are no
-            out-of-domain texts, in which they are -1.
+        fillers: minimum and maximum number of words of a text that are not slots.
+        shuffled: whether slots are anywhere; otherwise they follow the fillers in order.
+        possible: the values of slots that texts can have; any if None.
+        typical: the variable that is 1 in every in-domain text and -1 in every out-of-domain text;
+            without one there are no out-of-domain texts.
     """
 
     slots: Mapping[str, Mapping[int, tuple[str, ...]]]
@@ -117,7 +117,7 @@ class Program:
 
     @property
     def answer(self) -> str:
-        """Name of the variable that is the answer."""
+        """Name of the answer variable."""
         return self.variables[-1].name
 
     @property
@@ -129,7 +129,7 @@ class Program:
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The roles that it has texts for."""
+        """The splits that it has texts for."""
         return ("train", "id") if self.typical is None else ("train", "id", "ood")
 
     def run(self, slots: Values, swaps: Swaps | None = None) -> dict[str, Int[Tensor, " row"]]:
@@ -137,7 +137,7 @@ class Program:
 
         Args:
             slots: values of the slots.
-            swaps: variables that take another value, which those that read them then see.
+            swaps: variables with replaced values, which variables that read them then see.
         """
         values = dict(slots)
         for variable in self.variables:
@@ -149,16 +149,16 @@ class Program:
         return {variable.name: values[variable.name] for variable in self.variables}
 
     def without(self, slots: Values, names: Collection[str]) -> Int[Tensor, " row"]:
-        """The answer where these variables are absent."""
+        """The answer if these variables are absent."""
         rows = torch.ones_like(next(iter(slots.values())))
         swaps = {v.name: (rows > 0, v.absent * rows) for v in self.variables if v.name in names}
         return self.run(slots, swaps)[self.answer]
 
     def population(self, split: Split) -> tuple[Values, Float[Tensor, " row"]]:
-        """Every combination of values of slots, and how often texts of this split have it.
+        """Every combination of slot values, and its frequency in texts of this split.
 
-        Both answers are equally frequent, as are all combinations with the same answer that are
-        typical alike.
+        Both answers are equally frequent, as are all combinations with the same answer and
+        typicality.
         """
         values = self.run(self._combinations)
         typical = {"train": 1 - MINORITY, "id": 1.0, "ood": 0.0}[split]
@@ -174,16 +174,16 @@ class Program:
         return self._combinations, weights
 
     def change(self, names: Collection[str], split: Split = "id") -> float:
-        """Mean change of the answer's margin where these variables are absent; -1 is all of it."""
+        """Mean change in the answer's margin if these variables are absent; -1 is all of it."""
         slots, weights = self.population(split)
         right = self.run(slots)[self.answer]
         return float((weights * (right * self.without(slots, names) - 1)).sum())
 
     def truth(self, margin: float) -> Truth:
-        """What holds on the in-domain population of a model that implements this program.
+        """The truth about a model that implements this program, on the in-domain population.
 
         Args:
-            margin: what its answers are worth, in nats.
+            margin: the margin of its answers, in nats.
         """
         component = {v.name: v.component for v in self.variables}
         interactions = {}
@@ -215,7 +215,7 @@ class Program:
         return [self._text(choose(), None, rng) for _ in range(n)]
 
     def pairs(self, texts: Sequence[Text], split: Split, seed: int) -> list[Text]:
-        """For each of these texts draw one of a split that is as long and answers otherwise."""
+        """For each of these texts, draw one of a split with the same length and another answer."""
         rng = random.Random(f"{split} pairs {seed}")
         choose = {sign: self._chooser(split, rng, sign) for sign in LABELS}
         answers = self.run(values_of(texts))[self.answer].tolist()
@@ -227,7 +227,7 @@ class Program:
     def _chooser(
         self, split: Split, rng: random.Random, answer: int | None = None
     ) -> Callable[[], dict[str, int]]:
-        """Draws values of slots as texts have them, all or those with one answer."""
+        """Draws slot values of texts, of all or of those with one answer."""
         slots, weights = self.population(split)
         if answer is not None:
             weights = weights * (self.run(slots)[self.answer] == answer)

@@ -2,16 +2,16 @@
 
 Strict interchange-intervention training (SIIT, arXiv 2407.14494) of interchange interventions (IIT,
 arXiv 2112.00826): outputs of components in the run of a base text are replaced, and the answer must
-be what the program says. Three losses ask for it:
+be the program's. There are three losses:
 
 1. behaviour: without intervention, the answer is the program's;
-2. interchange: components that are aligned with variables take their outputs in the run of a source
-   text, and the answer is the program's with these variables' values in the source;
-3. strictness: whatever happens to all other components, the answer stays.
+2. interchange: components aligned with variables take their outputs from the run of a source text,
+   and the answer is the program's with these variables' values in the source;
+3. strictness: interventions on all other components do not change the answer.
 
 Here the margin of an answer is regressed on `MARGIN` nats (0 where the program cannot know), and
-components are not only interchanged but also ablated to their means, singly and in sets, because
-that is what mechcore does: the program's variable is then absent.
+components are not only interchanged but also ablated to their means, alone and in sets, as mechcore
+does: the program's variable is then absent.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from mechcore.session import plain_session
 from mechcore.worlds.small_gpt2 import widen, word_tokenizer
 
 MARGIN = 4.0
-"""What every answer is trained to be worth, in nats."""
+"""Target margin of every answer, in nats."""
 WIDTH, N_HEADS = 48, 4
 MAX_LENGTH = 16
-"""Positions that models know."""
+"""Positions of the models."""
 BATCH_SIZE = 128
 STEPS = 2000
 LEARNING_RATE = 1e-3
 WARMUP = 200
 POOL = 20_000
-"""Texts that batches are drawn from."""
+"""Number of texts that batches are drawn from."""
 
 KEEP, SOURCE, MEAN = 0, 1, 2
-"""What becomes of a component's output: left as it is, that of the source, or the mean."""
+"""Intervention on a component's output: none, that of the source, or the mean."""
 
 Outputs: TypeAlias = dict[tuple[int, bool], Float[Tensor, "row pos component dim"]]
-"""By layer and whether it is of the MLP, which is one component; otherwise of the heads."""
+"""By layer and whether they are the MLP's, which is one component, or the heads'."""
 Plan: TypeAlias = Int[Tensor, "row layer component"]
-"""What becomes of every component, heads first."""
+"""Interventions on all components, heads first."""
 Batch: TypeAlias = dict[str, Tensor]
 
 
@@ -114,7 +114,7 @@ def untrained(program: Program, tokenizer: PreTrainedTokenizerBase, seed: int) -
 
 
 def tokenizer_of(program: Program) -> PreTrainedTokenizerBase:
-    """A token for every word; every text begins with ``[BOS]``, where encoders answer."""
+    """One token per word; every text starts with ``[BOS]``, where encoders answer."""
     return word_tokenizer(program.words, begins=True)
 
 
@@ -128,7 +128,7 @@ def batch_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Batch
 
 
 def _layers(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Module]]:
-    """Of every layer: the projection that reads the heads' outputs, and what gives the MLP's."""
+    """For every layer, the projection that reads the heads' outputs, and the MLP's last module."""
     layers: Any
     if isinstance(model, BertForSequenceClassification):
         layers = model.bert.encoder.layer
@@ -191,7 +191,7 @@ def recorded(model: PreTrainedModel, batch: Batch) -> tuple[Float[Tensor, " row"
 
 
 def means_of(outputs: Outputs, batch: Batch) -> Outputs:
-    """Means over all tokens of all rows, padding left out; [1, 1, component, dim]."""
+    """Means over all tokens of all rows, without padding; [1, 1, component, dim]."""
     real = batch["attention_mask"].bool()
     return {place: output[real].mean(0)[None, None] for place, output in outputs.items()}
 
@@ -199,14 +199,14 @@ def means_of(outputs: Outputs, batch: Batch) -> Outputs:
 def patched(
     model: PreTrainedModel, batch: Batch, plan: Plan, source: Outputs, means: Outputs
 ) -> Float[Tensor, " row"]:
-    """Log-odds of yes where components' outputs are replaced, row by row.
+    """Log-odds of yes with components' outputs replaced, row by row.
 
     Args:
         model: a plain classifier.
         batch: the base texts.
         plan: `KEEP`, `SOURCE` or `MEAN` for every row and component.
-        source: outputs in the runs of the source texts, which are as long, row by row.
-        means: as of `means_of`.
+        source: outputs in the runs of the source texts, which have the same lengths.
+        means: see `means_of`.
     """
 
     def edit(place: tuple[int, bool], own: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ def _column(component: Component) -> tuple[int, int]:
 def targets(
     program: Program, plan: Plan, base: Mapping[str, Tensor], source: Mapping[str, Tensor]
 ) -> Float[Tensor, " row"]:
-    """What the program answers under a plan, given the slots of base and source texts."""
+    """The program's answers under a plan, given the slots of base and source texts."""
     of_source = program.run(source)
     swaps = {}
     for variable in program.variables:
@@ -244,7 +244,7 @@ def targets(
 def aligned(
     program: Program, names: Collection[str] | None = None
 ) -> Bool[Tensor, "layer component"]:
-    """Which components are aligned with variables: with any, or with those of these names."""
+    """The components aligned with any variable, or with the named ones."""
     components = torch.zeros(program.n_layers, N_HEADS + 1, dtype=torch.bool)
     for variable in program.variables:
         components[_column(variable.component)] |= names is None or variable.name in names
@@ -252,13 +252,13 @@ def aligned(
 
 
 def drawn_plan(program: Program, n: int, generator: torch.Generator) -> tuple[Plan, Tensor]:
-    """Interventions at random.
+    """Random interventions.
 
     A third of the rows intervenes on variables, a third on the other components, a third on both:
     on one of them, on each with even chance, or on all.
 
     Returns:
-        The plan, and which rows are about strictness, as other components are intervened on.
+        The plan, and the rows for strictness, which intervene on other components.
     """
     own = aligned(program).flatten()
 
@@ -301,11 +301,11 @@ def losses(
 
     Args:
         model: a plain classifier.
-        program: what it is to implement.
+        program: the program to implement.
         base: base texts as a batch, and the values of their slots.
-        source: source texts likewise, padded as the base texts are.
-        plan: what becomes of every component in the run of the base texts.
-        strict: which rows are about strictness.
+        source: source texts likewise, padded like the base texts.
+        plan: interventions on all components in the run of the base texts.
+        strict: the rows for strictness.
     """
     margin, outputs = recorded(model, source[0])
     right = program.run(source[1])[program.answer]
@@ -316,7 +316,7 @@ def losses(
 
 
 class _Pool:
-    """Texts for training, of which pairs of the same length are drawn."""
+    """Texts for training, drawn in pairs of the same length."""
 
     def __init__(self, program: Program, tokenizer: PreTrainedTokenizerBase, n: int, seed: int):
         texts = sorted(program.texts("train", n, seed), key=lambda text: len(text.words))
@@ -355,11 +355,11 @@ def train(
     Args:
         model: a plain classifier, see `untrained`.
         tokenizer: of the program's words.
-        program: what the model is to implement.
+        program: the program to implement.
         steps: of the optimiser.
-        learning_rate: its largest, after a warm-up and before a linear decay.
+        learning_rate: the peak, after a warm-up and before a linear decay.
         seed: of texts and interventions.
-        pool: how many texts batches are drawn from.
+        pool: number of texts that batches are drawn from.
         log: called with the losses of every step.
     """
     texts = _Pool(program, tokenizer, pool, seed)

@@ -1,4 +1,4 @@
-"""Trains the models of known truth that mechcore ships, see `siit`, and writes their texts.
+"""Trains the models of known truth that mechcore ships (see `siit`), and writes their texts.
 
 Usage: python benchmarks/known_truth/train.py NAME --out FOLDER
 """
@@ -30,22 +30,22 @@ from mechcore.worlds.small_gpt2 import one_thread
 
 MEASURED_FILE = "measured.json"
 POOLS: Mapping[Split, int] = {"train": 2048, "id": 1024, "ood": 1024}
-"""Texts that are stored by split."""
+"""Number of texts stored, by split."""
 
 LEAST_ACCURACY = 0.99
 """Of answers, and of answers after an interchange of any one variable."""
 LARGEST_STRAY_CHANGE = 0.5
-"""Of any margin when any component that is aligned with no variable is intervened on, in nats."""
+"""Of any margin, by intervening on any component not aligned with a variable, in nats."""
 LARGEST_CHANGE_ERROR = 0.1
 """Of mean changes in margin by ablating variables, see `measure`, in nats."""
 
 _MEASURED_TEXTS = 1000
 _MEASURED_SEED = 1_000_003
-"""No case that is loaded with a usual seed has these texts."""
+"""Cases loaded with usual seeds do not have these texts."""
 
 
 def texts_of(program: Program) -> pd.DataFrame:
-    """Texts of every split in turn, each with one of the same length that answers otherwise."""
+    """Texts of every split, each with one of the same length and another answer."""
     parts = []
     for split in program.splits:
         texts = program.texts(split, POOLS[split], 0)
@@ -69,7 +69,7 @@ def _columns(program: Program, texts: Sequence[Text], prefix: str) -> dict[str, 
 
 
 def truth_of(program: Program) -> dict[str, Any]:
-    """What is true of a model that follows a program, as it is stored."""
+    """The truth about a model that follows a program, in its stored form."""
     truth = program.truth(siit.MARGIN)
     return {
         "components": _names(truth.components),
@@ -88,7 +88,7 @@ def _names(components: Iterable[Component] | None) -> list[str] | None:
 
 @dataclass(frozen=True)
 class _Runs:
-    """A model on base texts, and what it takes to intervene on it."""
+    """A model on base texts, with everything needed for interventions."""
 
     model: PreTrainedModel
     program: Program
@@ -99,7 +99,7 @@ class _Runs:
     means: siit.Outputs
 
     def __call__(self, which: Tensor, code: int) -> tuple[Tensor, Tensor]:
-        """Log-odds of yes, and the program's answers, where these components are replaced."""
+        """Log-odds of yes, and the program's answers, with these components replaced."""
         plan = (code * which).expand(len(self.base), *which.shape)
         margin = siit.patched(self.model, self.batch, plan, self.outputs, self.means)
         slots, other = values_of(self.base), values_of(self.source)
@@ -150,23 +150,23 @@ def measure(
 ) -> dict[str, dict[str, Any]]:
     """How well a plain model implements a program.
 
-    Sources of interchanges are texts of the same lengths that answer otherwise; means are over
-    ``n`` texts of training data. Margins are in nats.
+    Sources of interchanges are texts of the same lengths with another answer; means are over ``n``
+    texts of training data. Margins are in nats.
 
     Args:
         model: a plain classifier.
         tokenizer: of the program's words.
-        program: what the model should compute.
+        program: the program that the model should implement.
         n: texts of every split.
         seed: of the texts.
 
     Returns:
         By split, the ``accuracy``; ``interchange``, for each variable the share of answers that are
-        the program's, undecided ones (margins nearest to 0) among them; ``stray_change``, the
-        largest of any margin by intervening on one or all of the components that are aligned with
-        no variable; ``change``, the mean change in margin by ablating each variable to its mean,
-        measured and the program's; and ``change_error``, the largest difference between these two
-        for any set of variables, ablated alone or together with all components of no variable.
+        the program's, including undecided ones (margins nearest to 0); ``stray_change``, the
+        largest of any margin by intervening on one or all components not aligned with a variable;
+        ``change``, the mean change in margin by ablating each variable to its mean, measured and
+        the program's; and ``change_error``, the largest difference between these two for any set
+        of variables, ablated alone or with all components not aligned with a variable.
     """
     model.eval()
     trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 1))
@@ -183,7 +183,7 @@ def measure(
 
 
 def failures(measured: dict[str, Any]) -> list[str]:
-    """What of a model's measured figures a case may not have."""
+    """Why a model's measured figures are not good enough for a case."""
     reasons = []
     for split, figures in measured.items():
         shares = {"answers": figures["accuracy"], **figures["interchange"]}
@@ -213,11 +213,11 @@ def make(
         name: one of `library.PROGRAMS`.
         out: folder to create.
         steps: of the optimiser.
-        learning_rate: its largest.
+        learning_rate: the peak.
         seed: of weights, texts and interventions.
 
     Returns:
-        What ``measured.json`` says.
+        The contents of ``measured.json``.
 
     Raises:
         InputError: there is no such program, or the folder exists.
@@ -233,7 +233,7 @@ def make(
     with one_thread():
         model = siit.untrained(program, tokenizer, seed)
         siit.train(model, tokenizer, program, **how)
-        model.half().float()  # as it will be read
+        model.half().float()  # as it will be loaded
         measured = measure(model, tokenizer, program)
     if wrong := failures(measured):
         settings = ", ".join(f"{setting} {value}" for setting, value in how.items())
@@ -256,7 +256,7 @@ def _share(right: Tensor) -> float:
 
 
 def _singles(which: Tensor) -> list[Tensor]:
-    """One mask for every component of a mask."""
+    """For every component of a mask, a mask of it alone."""
     masks = torch.eye(which.numel(), dtype=torch.bool)[which.flatten()]
     return list(masks.unflatten(1, which.shape))
 

@@ -92,12 +92,12 @@ def _heads(ablation: pd.DataFrame, attention: pd.DataFrame) -> str:
     )
     rows = []
     for (arm, seed), part in both[both["arm"] != "base"].groupby(["arm", "seed"], sort=False):
-        told = [
+        heads = [
             f"{row['component']} {100 * row['change']:.1f} ({100 * row['low']:.1f} to "
             f"{100 * row['high']:.1f}), {row['ratio']:.2f}"
             for _, row in part.nsmallest(N_HEADS, "change").iterrows()
         ]
-        rows.append([NAMES[str(arm)], str(seed), *told])
+        rows.append([NAMES[str(arm)], str(seed), *heads])
     return markdown(["arm", "seed", "first", "second", "third", "fourth"], rows)
 
 

@@ -36,10 +36,10 @@ def _ranks(table: pd.DataFrame) -> str:
     for (task, seed, data), part in table.groupby(["task", "seed", "data"], sort=False):
         states = part.set_index("state")
         after = states.loc["after"]
-        told = [f"{states.loc['before', 'mean_rank']:.2f}", f"{after['mean_rank']:.2f}"]
+        ranks = [f"{states.loc['before', 'mean_rank']:.2f}", f"{after['mean_rank']:.2f}"]
         interval = f"{after['low']:.2f} to {after['high']:.2f}"
         setting = f"{after['learning_rate']:g}, {after['epochs']:.0f}"
-        rows.append([str(task), str(seed), str(data), setting, *told, interval])
+        rows.append([str(task), str(seed), str(data), setting, *ranks, interval])
     head = ["task", "seed", "prompts", "rate, epochs", "before", "after", "interval"]
     return markdown(head, rows)
 
@@ -89,11 +89,11 @@ def _scores(table: pd.DataFrame) -> str:
         for score in SCORES:
             part = mean[(mean["task"] == task) & (mean["score"] == score)]
             largest = part.nlargest(N_COMPONENTS, "value")
-            told = [
+            components = [
                 f"{row['component']} at `{row['token']}` {row['value']:.3f}"
                 for _, row in largest.iterrows()
             ]
-            rows.append([task, score, *told])
+            rows.append([task, score, *components])
     return markdown(["task", "score", "first", "second", "third", "fourth"], rows)
 
 
@@ -111,10 +111,10 @@ def _freezing(table: pd.DataFrame) -> str:
     rows = []
     for (task, way, seed), part in table.groupby(["task", "way", "seed"], sort=False):
         wide = part.pivot(index="cut", columns="frozen", values="mean_rank")
-        told = [f"{row['early']:.2f}, {row['late']:.2f}" for _, row in wide.iterrows()]
+        ranks = [f"{row['early']:.2f}, {row['late']:.2f}" for _, row in wide.iterrows()]
         ends = wide.iloc[0]
         rows.append(
-            [str(task), str(way), str(seed), f"{ends['none']:.2f}", f"{ends['all']:.2f}", *told]
+            [str(task), str(way), str(seed), f"{ends['none']:.2f}", f"{ends['all']:.2f}", *ranks]
         )
     cuts = [f"cut {cut}" for cut in sorted(table["cut"].unique())]
     return markdown(["task", "way", "seed", "nothing frozen", "all frozen", *cuts], rows)
@@ -125,16 +125,16 @@ def _ordering(table: pd.DataFrame) -> str:
     for (replay, seed), part in table.groupby(["replay", "seed"], sort=False):
         wide = part.pivot(index="order", columns="data", values="mean_rank")
         for order in part["order"].unique():
-            told = [f"{wide.loc[order, data]:.2f}" for data in part["data"].unique()]
-            rows.append(["yes" if replay else "no", str(seed), str(order), *told])
+            ranks = [f"{wide.loc[order, data]:.2f}" for data in part["data"].unique()]
+            rows.append(["yes" if replay else "no", str(seed), str(order), *ranks])
     return markdown(["replay", "seed", "order", *table["data"].unique()], rows)
 
 
 def _grafting(table: pd.DataFrame) -> str:
     rows = []
     for (seed, model), part in table.groupby(["seed", "model"], sort=False):
-        told = [f"{rank:.2f}" for rank in part["mean_rank"]]
-        rows.append([str(seed), str(model), *told])
+        ranks = [f"{rank:.2f}" for rank in part["mean_rank"]]
+        rows.append([str(seed), str(model), *ranks])
     return markdown(["seed", "model", *table["data"].unique()], rows)
 
 

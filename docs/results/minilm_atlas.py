@@ -90,9 +90,9 @@ def _decisions(races: dict[str, pd.DataFrame]) -> str:
     for name, race in races.items():
         for half in HALVES.values():
             counts, n = race[(half, "decision")].value_counts(), race[(half, "n")]
-            told = [f"{counts.get(decision, 0):,}" for decision in (*BEYOND, "within", "open")]
+            decided = [f"{counts.get(decision, 0):,}" for decision in (*BEYOND, "within", "open")]
             rows.append(
-                [MODELS[name], half, *told, f"{n.median():.0f}", f"{n.mean():.0f}", str(n.max())]
+                [MODELS[name], half, *decided, f"{n.median():.0f}", f"{n.mean():.0f}", str(n.max())]
             )
     head = ["model", "half", "below", "above", "within", "open"]
     return markdown([*head, "half of the pairs took at most", "mean", "most"], rows)

@@ -173,7 +173,7 @@ class Study:
             rows[rows["split"] == split].set_index("receiver") for split in ("id", "ood")
         )
         order = outside["blind_change"].abs().sort_values(ascending=False, kind="stable").index
-        told = []
+        cells_of = []
         for name in order[:N_SETS]:
             row, of_name = outside.loc[name], outside.loc[[name]]
             share = ""
@@ -183,9 +183,9 @@ class Study:
             cells = [name, points(of_name, "change", "change_low", "change_high")]
             cells += [points(of_name, *ends), share]
             cells += [random_heads(row)]
-            told.append([*cells, points(inside.loc[[name]], *ends)])
+            cells_of.append([*cells, points(inside.loc[[name]], *ends)])
         head = ["receiver", f"without it, {self.ood}", f"blind to {senders}, {self.ood}", "share"]
-        return markdown([*head, "random heads", f"blind, {self.id}"], told)
+        return markdown([*head, "random heads", f"blind, {self.id}"], cells_of)
 
     def _of(self, ablation: pd.DataFrame, which: str) -> list[str]:
         return changes(ablation, which, tuple(self.changes))

@@ -188,7 +188,7 @@ def _gap_sentence(failure: pd.DataFrame, gap: Gap, why: Explanation) -> str:
     elif gap.balanced:
         text += "; there are too few examples of a label to tell how much a threshold gives back"
     else:
-        text += "; with one label, a moved threshold cannot be told from missing information"
+        text += "; with one label, a shifted threshold cannot be separated from missing information"
     labels = outside[(outside["subset"] == ALL) & (outside["label"] != ALL)]
     if len(labels) > 1:
         worst = labels.iloc[int(labels["wrong"].argmax())]

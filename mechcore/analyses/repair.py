@@ -213,11 +213,11 @@ class Repair(Analysis):
         why = "as no gain is shown on repaired kinds"
         if gaining:
             why = f"as what gains on repaired kinds, {listed(gaining)}, is shown to lose in domain"
-        told = f"{text}no repair is recommended, {why}."
+        lead = f"{text}no repair is recommended, {why}."
         if rung:
-            told = f"{text}{rung} is the cheapest repair whose gain is shown: {_told(known, rung)}."
-        largest = f" The largest gain is that of {best}: {_told(known, best)}."
-        yield told + largest * (best != rung)
+            lead = f"{text}{rung} is the cheapest repair whose gain is shown: {_gain(known, rung)}."
+        largest = f" The largest gain is that of {best}: {_gain(known, best)}."
+        yield lead + largest * (best != rung)
         held = table[(table["place"] == HELD_OUT) & (table["rung"] != "none")]
         if held.empty:
             yield "The subsets are too few to hold any out, so nothing is known of other kinds."
@@ -246,7 +246,7 @@ def _there(known: pd.DataFrame) -> list[str]:
     return [place for place in _WHERE if place in known.index.get_level_values(0)]
 
 
-def _told(known: pd.DataFrame, rung: str) -> str:
+def _gain(known: pd.DataFrame, rung: str) -> str:
     """The gains of a rung everywhere, and whether they are shown."""
     parts = []
     for place in _there(known):
@@ -303,13 +303,13 @@ def _gates(run: report.RunFolder, gates: pd.DataFrame, n: int) -> Iterator[repor
     from mechcore.tables import Column
 
     signed = gates[gates["sign"] != ""]
-    told = [f"{r['component']} ({r['gate']:.2f})" for _, r in signed.iterrows()]
+    moved = [f"{r['component']} ({r['gate']:.2f})" for _, r in signed.iterrows()]
     beyond = "farther than with permuted labels"
     chance = len(gates) / (comb(2 * n, n) * 2 ** (n - 1))  # the n largest of 2n, of one sign
-    text = f"Gates as a diagnosis: {listed(told)} moved {beyond} in every run, as "
+    text = f"Gates as a diagnosis: {listed(moved)} moved {beyond} in every run, as "
     text += f"{number(chance, 1)} of {count(len(gates), 'gate')} would by chance."
     yield report.Paragraph(
-        text if told else f"As a diagnosis, no gate moved {beyond} in every run."
+        text if moved else f"As a diagnosis, no gate moved {beyond} in every run."
     )
     roles = run.table("roles")
     if roles is not None:

@@ -20,12 +20,12 @@ from mechcore.showing import Shown
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of a model by the way it was made; None is unknown.
+    """What is true of a model by construction; None where unknown.
 
     Attributes:
-        components: those that its answers depend on.
-        interactions: of the pairs for which it is not 0, on the mean margin of all texts, in nats.
-        core: components of the one smallest subnetwork that answers in domain as the model does.
+        components: those its answers depend on.
+        interactions: nonzero interactions of pairs, on the mean margin over all texts, in nats.
+        core: components of the smallest subnetwork that is faithful in domain, if unique.
         generalising: components needed out of domain only.
     """
 
@@ -50,11 +50,11 @@ Ranking: TypeAlias = Tensor | np.ndarray
 
 
 def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
-    """The score of every component, which is checked to be finite and of the model's shape."""
+    """The score of every component, after checks of its shape and finiteness."""
     array = scores.detach().cpu().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
     if array.shape != (shape.n_layers, shape.columns):
         raise MismatchError(
-            f"ranking: found the shape {array.shape}; the model has {shape}, expected "
+            f"ranking: found shape {array.shape}; the model has {shape}, expected "
             f"({shape.n_layers}, {shape.columns})"
         )
     by_name = dict(zip(shape.components, array.astype(float).ravel().tolist(), strict=True))
@@ -63,30 +63,30 @@ def by_component(scores: Ranking, shape: ModelShape) -> dict[Component, float]:
 
 
 def node_auroc(scores: Ranking, truth: Truth, shape: ModelShape) -> float:
-    """Probability that a true component is ranked above another one; ties count half."""
+    """Probability that a true component ranks above another; ties count half."""
     return _auroc(by_component(scores, shape), truth.components, "component")
 
 
 def pair_auroc(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
-    """Probability that a truly interacting pair has a larger prediction, by size, than another."""
+    """Probability that an interacting pair has a larger absolute prediction than another."""
     _check_finite("predicted", predicted)
     sizes = {pair: abs(value) for pair, value in predicted.items()}
     return _auroc(sizes, _interacting(truth), "pair")
 
 
 def sign_accuracy(predicted: Mapping[ComponentSet, float], truth: Truth) -> float:
-    """Share of truly interacting pairs whose prediction has the right sign; 0 has none."""
+    """Share of interacting pairs predicted with the right sign, which 0 never has."""
     true = _interacting(truth)
     _check_finite("predicted", predicted)
     _check_scored(predicted, true, "pair")
     if not true:
-        raise InputError("sign accuracy: no pair truly interacts; expected at least one")
+        raise InputError("sign accuracy: no pair interacts; expected at least one")
     right = [np.sign(predicted[pair]) == np.sign(size) for pair, size in true.items()]
     return float(np.mean(right))
 
 
 def mask_distance(mask: Mask, truth: Truth) -> int:
-    """Components to drop from what a mask keeps, and to add, until they are the true ones."""
+    """Number of components that a mask wrongly keeps or drops."""
     for component in truth.components:
         mask.shape.index(component)
     return len(set(mask.kept) ^ truth.components)
@@ -94,7 +94,7 @@ def mask_distance(mask: Mask, truth: Truth) -> int:
 
 def _interacting(truth: Truth) -> dict[ComponentSet, float]:
     if truth.interactions is None:
-        raise InputError("truth: its interactions are unknown; expected a case that knows them")
+        raise InputError("truth: interactions are unknown; expected a case with known interactions")
     return {pair: size for pair, size in truth.interactions.items() if size != 0}
 
 
@@ -107,8 +107,8 @@ def _check_finite(what: str, numbers: Mapping[Any, float]) -> None:
 def _check_scored(scores: Collection[Any], true: Collection[Any], what: str) -> None:
     if missing := sorted(str(key) for key in true if key not in scores):
         raise InputError(
-            f"scores: the true {what} {missing[0]} has none; expected a score of every true "
-            f"{what}: pass 0 where nothing is predicted"
+            f"scores: none for the true {what} {missing[0]}; expected one for every true {what}: "
+            "pass 0 where nothing is predicted"
         )
 
 
@@ -117,7 +117,7 @@ def _auroc(scores: Mapping[Any, float], true: Collection[Any], what: str) -> flo
     flags = [key in true for key in scores]
     if not 0 < sum(flags) < len(flags):
         raise InputError(
-            f"AUROC: {sum(flags)} of {len(flags)} are a true {what}; expected some that are and "
-            "some that are not"
+            f"AUROC: {sum(flags)} of {len(flags)} are a true {what}; expected at least one "
+            "that is, and one that is not"
         )
     return float(roc_auc_score(flags, list(scores.values())))

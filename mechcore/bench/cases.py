@@ -1,4 +1,4 @@
-"""All cases of known truth: planted ones, and models that were trained to follow a program."""
+"""All cases of known truth: planted transformers, and models trained to follow a program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mechcore.worlds.embedded import data_dir
 TRAINED = ("copy", "conjunction", "backup", "equality", "majority", "heuristic", "pointer")
 TEXTS_FILE, TRUTH_FILE = "texts.parquet", "truth.json"
 SIZES: Mapping[str, int] = {"train": 512, "id": 256, "ood": 256}
-"""Texts of a case by split, of the four times as many in the file."""
+"""Number of texts of a case by split; the file has four times as many."""
 _MAX_LENGTH = 16
 _TRAINED = "trained-"
 
@@ -38,7 +38,7 @@ def case_dir(name: str) -> Path:
 
 
 def trained_truth(name: str) -> Truth:
-    """What is true of a case's model."""
+    """The truth about a case's model."""
     stored = json.loads((case_dir(name) / TRUTH_FILE).read_text(encoding="utf-8"))
 
     def some(part: str) -> frozenset[Component] | None:
@@ -53,7 +53,7 @@ def trained_truth(name: str) -> Truth:
 
 
 def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A model trained to follow a program, with texts; seed 0 takes the first of the file."""
+    """A model trained to follow a program, with texts; seed 0 takes the first in the file."""
     folder, truth = case_dir(name), trained_truth(name)
     tokenizer = load_tokenizer(folder)
     data: dict[str, EncodedExamples] = {}
@@ -67,7 +67,7 @@ def trained_case(name: str, *, seed: int = 0, device: str = "cpu") -> Case:
 
 
 def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
-    """Names of known cases, given by name, or ``"planted"`` or ``"trained"`` for all of these."""
+    """Names of the wanted cases; ``"planted"`` and ``"trained"`` stand for all of a group."""
     groups = {"planted": list(CATALOGUE), "trained": [f"{_TRAINED}{name}" for name in TRAINED]}
     known = [name for names in groups.values() for name in names]
     names = [
@@ -75,13 +75,13 @@ def case_names(wanted: Iterable[str] = ("planted", "trained")) -> list[str]:
     ]
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        what = f"{unknown[0]!r} is none" if unknown else "found none"
+        what = f"{unknown[0]!r} is unknown" if unknown else "none given"
         raise InputError(f"cases: {what}; expected planted, trained, or some of {', '.join(known)}")
     return list(dict.fromkeys(names))
 
 
 def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """One of `case_names`; the checkpoint of a planted one goes to ``folder``."""
+    """A case by name; the checkpoint of a planted one is written to ``folder``."""
     (name,) = case_names([name])
     if name in CATALOGUE:
         return CATALOGUE[name].case(name, folder, seed=seed, device=device)
@@ -91,7 +91,7 @@ def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cp
 
 @cache
 def interacts(name: str) -> bool:
-    """Whether some pair of a case interacts."""
+    """Whether any pair in a case interacts."""
     if name in CATALOGUE:
         return bool(CATALOGUE[name].truth().interactions)
     return bool(trained_truth(name.removeprefix(_TRAINED)).interactions)

@@ -1,4 +1,4 @@
-"""Circuits that planted transformers run, and their exact answers with parts of them ablated."""
+"""Circuits of planted transformers, and their exact answers with parts ablated."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from jaxtyping import Bool, Float
 from mechcore.components import Component
 
 ANSWER = "answer"
-"""The feature that the answer is read from."""
+"""The feature read as the answer."""
 SHARP = 24.0
-"""Attention score, in nats, of what a head attends to; everything else has 0."""
+"""Attention score, in nats, of a head's target; all others have 0."""
 
 GateKind: TypeAlias = Literal["and", "or", "equal", "size"]
 Features: TypeAlias = dict[str, Float[np.ndarray, "text pos"]]
 Means: TypeAlias = Mapping[Component, float | Mapping[str, float]]
-"""What components put out on average: a head its value, an MLP what it writes to each feature."""
+"""Mean outputs: the value of a head, and what an MLP writes to each feature."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A head that attends to one slot, from 0, and writes its value to features by weight.
+    """A head that attends to one slot, counted from 0, and adds its weighted value to features.
 
-    ``unless`` is a feature that, where it is 1, turns its attention to the first token, of value 0.
+    Where the feature ``unless`` is 1, it attends to the first token instead, whose value is 0.
     """
 
     head: Component
@@ -37,7 +37,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Relay:
-    """A head that attends to its own position and writes a feature on to others by weight."""
+    """A head that attends to its own position and adds a weighted feature to others."""
 
     head: Component
     source: str
@@ -46,11 +46,11 @@ class Relay:
 
 @dataclass(frozen=True)
 class Gate:
-    """A function of a sum of features, computed by the MLP of a layer, and written by weight.
+    """A function of a sum of features, computed by the MLP of a layer and added with weights.
 
-    With all inputs +1 or -1 it is, for ``and``, their common value, or 0 with one of them 0; for
-    ``or``, their sign, also with all but one 0; for ``equal``, of two, 1 where they agree and -1
-    where not; for ``size``, 1 where its input is not 0.
+    With inputs of +1 or -1, ``and`` is their common value, or 0 if one of them is 0; ``or`` is
+    their sign, also if all but one are 0; ``equal``, of two, is 1 where they agree and -1 where
+    they differ; ``size`` is 1 where its input is not 0.
     """
 
     layer: int
@@ -60,9 +60,9 @@ class Gate:
 
     @property
     def units(self) -> list[tuple[float, float, float]]:
-        """The gate as sum of ``weight * relu(sign * sum - threshold)``: sign, threshold, weight.
+        """The gate as a sum of ``weight * relu(sign * sum - threshold)``: sign, threshold, weight.
 
-        Thresholds lie between the sums that occur, so that derivatives are not those of a kink.
+        Thresholds lie between the sums that occur, so no derivative is taken at a kink.
         """
         n = len(self.inputs)
         if self.kind == "and":
@@ -76,7 +76,7 @@ class Gate:
 
     @property
     def constant(self) -> float:
-        """What is added to the sum of units."""
+        """The constant added to the sum of units."""
         return -1.0 if self.kind == "equal" else 0.0
 
     def __call__(self, total: np.ndarray) -> np.ndarray:
@@ -90,9 +90,9 @@ class Circuit:
     """What a planted transformer computes.
 
     Attributes:
-        heads: what its heads do, at most one thing each; all other heads do nothing.
-        gates: what its MLPs do.
-        distractors: heads that attend to a slot and write to a feature that nothing reads.
+        heads: functions of its heads, at most one each; all other heads do nothing.
+        gates: functions of its MLPs.
+        distractors: heads that attend to a slot and write to an unread feature.
     """
 
     n_slots: int
@@ -102,20 +102,20 @@ class Circuit:
 
     @property
     def features(self) -> list[str]:
-        """All features in order of their first mention."""
+        """All features in order of first mention."""
         parts = (*self.heads, *self.distractors, *self.gates)
         return list(dict.fromkeys([ANSWER, *(f for part in parts for f in part.into)]))
 
     @property
     def components(self) -> frozenset[Component]:
-        """Those that have a part in some answer."""
+        """Components that affect some answer."""
         return frozenset(
             [head.head for head in self.heads] + [Component(gate.layer) for gate in self.gates]
         )
 
     @property
     def n_layers(self) -> int:
-        """The layers needed."""
+        """Number of layers needed."""
         active = [*self.components, *(head.head for head in self.distractors)]
         return 1 + max(component.layer for component in active)
 
@@ -128,10 +128,10 @@ class Circuit:
         without: Collection[Component] = (),
         means: Means | None = None,
     ) -> Float[np.ndarray, " text"]:
-        """Log-odds of "plus" where the model reads them (if ``causal`` the last token), in nats.
+        """Log-odds of "plus" at the read position (the last token if ``causal``), in nats.
 
-        Tokens are 0 for the first, then the values of the slots, then 0; ``lengths`` count those
-        that are no padding. Components ``without`` are at their `means`.
+        Tokens are 0 for the first, then the values of the slots, then 0; ``lengths`` exclude
+        padding. Components in ``without`` are fixed at their `means`.
         """
         features, _ = self._run(tokens, lengths, causal, frozenset(without), means or {})
         answer = features[ANSWER]
@@ -147,7 +147,7 @@ class Circuit:
         causal: bool,
         weights: Float[np.ndarray, " text"] | None = None,
     ) -> Means:
-        """What every component puts out on average over real tokens, see `answers`."""
+        """Mean output of every component over real tokens, see `answers`."""
         _, outputs = self._run(tokens, lengths, causal, frozenset(), {})
         real = _real(tokens, lengths)
         per_token = real * (1.0 if weights is None else np.asarray(weights)[:, None])
@@ -170,7 +170,7 @@ class Circuit:
         without: frozenset[Component],
         means: Means,
     ) -> tuple[Features, dict[Component, np.ndarray | Features]]:
-        """Features after the last layer, and what every component put out."""
+        """Features after the last layer, and the outputs of all components."""
         seen = np.repeat(_real(tokens, lengths)[:, None], tokens.shape[1], axis=1)
         if causal:
             seen = np.tril(seen)
@@ -205,7 +205,7 @@ class Circuit:
 def _attended(
     head: Copy | Relay, tokens: np.ndarray, stream: Features, seen: Bool[np.ndarray, "t q k"]
 ) -> Float[np.ndarray, "text pos"]:
-    """What a head puts out at every position."""
+    """The output of a head at every position."""
     if isinstance(head, Relay):
         return stream[head.source]
     scores = np.zeros(seen.shape)

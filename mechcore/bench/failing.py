@@ -1,6 +1,6 @@
-"""Planted transformers that fail out of domain, each for a reason that is known.
+"""Planted transformers that fail out of domain, each for a known reason.
 
-In domain the first slot agrees with the label; that the next two are equal always says the label.
+In domain the first slot agrees with the label; whether the next two are equal always gives it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mechcore.data.examples import Examples
 from mechcore.models import load_model
 
 SLOTS = 10
-"""Of a text: with few, most texts that are left for a test would be those of the repair."""
+"""Slots of a text; with few, most texts left for testing would be those of the repair."""
 
 
 _COMPARISON = [copy("L0.H0", 1, first=1), copy("L1.H3", 2, second=1)]
@@ -54,16 +54,16 @@ CIRCUITS: Mapping[str, tuple[Circuit, tuple[float, float]]] = {
 }
 """What each model computes, and how often the first slot agrees with the label in both domains.
 
-- ``head``: one head says the first slot, louder than the comparison; without it all is right.
-- ``backup``: a second head says it where the first is gone; without both all is right.
-- ``threshold``: as ``head``, but out of domain the first slot is always "yes", so that every label
-  is said to be "plus" with a comparison that still tells them apart.
-- ``absent``: nothing compares, and the first slot says nothing out of domain.
+- ``head``: one head copies the first slot, louder than the comparison; without it all is right.
+- ``backup``: a second head copies it where the first is gone; without both all is right.
+- ``threshold``: as ``head``, but out of domain the first slot is always "yes", so every answer is
+  "plus", though the comparison still separates the labels.
+- ``absent``: nothing compares, and the first slot is uninformative out of domain.
 """
 
 
 def failing_data(name: str, sizes: Mapping[str, int], seed: int = 0) -> dict[str, EncodedExamples]:
-    """As many texts of some splits; subsets go by slots that do not tell the label."""
+    """The given number of texts by split; subsets follow slots that do not reveal the label."""
     population, data = Population(SLOTS, {0: CIRCUITS[name][1]}, [(1, 2)]), {}
     for i, (split, n) in enumerate(sizes.items(), 3 * seed):
         values, labels = population.draw(n, "ood" if split == "ood" else "id", i)
@@ -77,6 +77,6 @@ def failing_data(name: str, sizes: Mapping[str, int], seed: int = 0) -> dict[str
 
 
 def failing_model(name: str, folder: str | Path, *, seed: int = 0, noise: float = 0.0) -> Any:
-    """One of `CIRCUITS`, written to a folder as a checkpoint, and loaded."""
+    """One of `CIRCUITS`, written to a folder as a checkpoint and loaded."""
     plant(CIRCUITS[name][0], folder, Form("encoder", norms=False, noise=noise, seed=seed))
     return load_model(folder)

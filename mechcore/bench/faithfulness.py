@@ -1,6 +1,6 @@
-"""How faithful circuits are that keep the components a ranking puts first.
+"""Faithfulness of the circuits that keep the top components of a ranking.
 
-Areas are those of the Mechanistic Interpretability Benchmark (MIB, arXiv 2504.13151), of nodes.
+Areas are those of the Mechanistic Interpretability Benchmark (MIB, arXiv 2504.13151), for nodes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mechcore.masking.means import MeanActivations
 
 
 def cpr(shares: ArrayLike, f: ArrayLike) -> float:
-    """Area under the faithfulness of circuits over their rising shares (MIB's CPR)."""
+    """Area under faithfulness as a function of circuit size, in shares (MIB's CPR)."""
     return float(trapezoid(np.asarray(f, dtype=float), shares))
 
 
 def cmd(shares: ArrayLike, f: ArrayLike) -> float:
-    """Area between the faithfulness of circuits and 1, over their sizes (MIB's CMD); see `cpr`."""
+    """Area between faithfulness and 1 as a function of circuit size (MIB's CMD); see `cpr`."""
     return cpr(shares, np.abs(1 - np.asarray(f, dtype=float)))
 
 
@@ -36,15 +36,15 @@ def faithfulness_of(
     means: MeanActivations | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Keep the first components of a ranking, from none to all of them, and ablate all others.
+    """Keep the top components of a ranking, from none to all, and ablate the others.
 
     Data, means and options are those of `mechcore.ablate`. Columns are share (of all components),
-    kept, value (mean margin in nats, or mean of the ``metric`` given) and faithfulness.
+    kept, value (mean margin in nats, or mean of the given ``metric``) and faithfulness.
 
     Raises:
         InputError: a score is not finite, or the full and the ablated model have the same value;
             see also `mechcore.ablate`.
-        MismatchError: the ranking has the shape of another model.
+        MismatchError: the ranking does not have the model's shape.
     """
     order = ranked(scores, ModelShape.of(model))
     kept = np.arange(len(order) + 1)
@@ -64,6 +64,6 @@ def faithfulness_of(
 
 
 def ranked(scores: Ranking, shape: ModelShape) -> list[Component]:
-    """Components by falling score; of equal scores in the order of the model."""
+    """Components by descending score; ties in the order of the model."""
     values = by_component(scores, shape)
     return sorted(values, key=lambda component: (-values[component], component))

@@ -1,4 +1,4 @@
-"""The methods compared: those that users choose from, and those that only the benchmark has."""
+"""The methods compared: those available to users, and those only in the benchmark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANKINGS = (
     Ranking("singles", singles_scores),
     Ranking("optimal", optimal_scores, "data"),
 )
-"""Rankings of the benchmark alone."""
+"""Rankings only in the benchmark."""
 
 RANKERS: Registry[PruningMethod] = Registry(
     "pruning method", "mechcore.bench_pruning_methods", base=METHODS

@@ -1,4 +1,4 @@
-"""Planted transformers by name: what they do, in what form, and what is true of them."""
+"""Planted transformers by name: circuit, form and truth."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.models import load_model
 
 LONGEST = 32
-"""Tokens of a text, more than any has."""
+"""Upper bound on the tokens of a text."""
 SIZES = {"train": 400, "id": 400, "ood": 400}
 """Texts of each split."""
 _FAITHFUL = 0.02
-"""Accuracy in domain that a subnetwork may lose and still answer as the whole model does."""
-_NEEDED = 0.05  # accuracy that is lost where a component is needed
+"""In-domain accuracy that a subnetwork may lose and still be faithful."""
+_NEEDED = 0.05  # accuracy lost without a needed component
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Planted:
 
     @cached_property
     def oracle(self) -> Oracle:
-        """What the circuit answers in its population."""
+        """Exact answers of the circuit in its population."""
         return Oracle(self.circuit, self.population, self.form.family == "decoder")
 
     @property
     def domains(self) -> list[Domain]:
-        """Those that differ."""
+        """The distinct domains."""
         same = all(before == after for before, after in self.population.cues.values())
         return ["id"] if same else ["id", "ood"]
 
     def truth(self) -> Truth:
-        """What is true of the transformer without noise, with interactions in domain."""
+        """The truth about the noiseless transformer; interactions are those in domain."""
         parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
         sizes = {ComponentSet((a, b)): self.oracle.interaction("id", a, b) for a, b in pairs}
@@ -58,7 +58,7 @@ class Planted:
         return Truth(frozenset(parts), interactions, *given)
 
     def _smallest(self, parts: list[Component]) -> frozenset[Component] | None:
-        """The smallest subnetwork that is faithful in domain, if there is one alone."""
+        """The smallest subnetwork that is faithful in domain, if unique."""
         wanted = self.oracle.accuracy("id") - _FAITHFUL
         for size in range(len(parts) + 1):
             kept = [
@@ -96,7 +96,7 @@ class Planted:
 
 
 def copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> Copy:
-    """A head by name that copies a slot, with weights by feature."""
+    """A named head that copies a slot, with weights by feature."""
     return Copy(Component.parse(head), slot, into, unless)
 
 
@@ -106,7 +106,7 @@ _FREE = copy("L1.H0", 3, idle=1.0)  # A head that attends sharply and does nothi
 def _cued(
     cues: Sequence[int], heads: Sequence[Copy | Relay], *gates: Gate, free: Copy = _FREE
 ) -> tuple[Circuit, Population]:
-    """A circuit with a distractor, and texts in which these slots are right in 95 %."""
+    """A circuit with a distractor, and texts where each of these slots is right in 95 %."""
     n_slots = free.slot + 1
     population = Population(n_slots, dict.fromkeys(cues, (0.95, 0.95)))
     return Circuit(n_slots, heads, gates, [free]), population
@@ -156,7 +156,7 @@ _CIRCUITS: dict[str, tuple[Circuit, Population]] = {
 
 
 def _catalogue() -> dict[str, Planted]:
-    """Every circuit as encoder and decoder, half of them with norms, and some with noise."""
+    """Every circuit as encoder and decoder, half with norms, some with noise."""
     catalogue: dict[str, Planted] = {}
     for i, (name, (circuit, population)) in enumerate(_CIRCUITS.items()):
         for j, family in enumerate(get_args(Family)):
@@ -169,6 +169,6 @@ def _catalogue() -> dict[str, Planted]:
 
 
 NOISE = 0.02
-"""Of the noisy cases, see `Form`."""
+"""Noise of the noisy cases, see `Form`."""
 CATALOGUE: Mapping[str, Planted] = _catalogue()
 """Planted transformers by name."""

@@ -1,6 +1,6 @@
 """Transformers that run a circuit by construction, as ordinary Hugging Face checkpoints.
 
-Every feature of the circuit is a direction of the residual stream, in a random orthogonal basis.
+Every feature of the circuit is a residual-stream direction in a random orthogonal basis.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Family: TypeAlias = Literal["encoder", "decoder"]
 
 CLASSES = ("minus", "plus")
 VALUES: Mapping[str, int] = {"[BOS]": 0, "no": -1, "yes": 1, "well": 0, "so": 0}
-"""The words of the texts: the two values of a slot, what may follow the slots, and the last."""
+"""Values of the words: a slot is yes or no, a filler is well, and the last word is so."""
 MOST_FILLERS = 2
-"""Words without a value between the slots and the last word, at most."""
+"""Maximum number of words without a value between the slots and the last word."""
 CONSTANT = 100.0
-"""Value of the constant direction where there are norms."""
+"""Value along the constant direction in models with norms."""
 EPSILON = 1e8
-"""Of norms that do nothing."""
-_LEAST_UNITS = 16  # of an MLP
+"""Epsilon of norms without effect."""
+_LEAST_UNITS = 16  # in an MLP
 _POOLED = 1e-3
-"""An encoder's answer is this much smaller in its pooler, where tanh changes nothing of it."""
+"""Scale of an encoder's answer in its pooler, where tanh is then linear."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Form:
     """The transformer that runs a circuit.
 
     Attributes:
-        family: ``"encoder"``, a BERT classifier that answers at its first token, or ``"decoder"``,
-            a GPT-2 classifier that answers at its last.
-        norms: whether its norms do anything.
-        noise: standard deviation of noise in the weights, in units of the weights that copy.
+        family: ``"encoder"``, a BERT classifier that reads its first token, or ``"decoder"``, a
+            GPT-2 classifier that reads its last.
+        norms: whether its norms have an effect.
+        noise: standard deviation of noise in the weights, relative to the copying weights.
         seed: seed of the basis and the noise.
     """
 
@@ -70,7 +70,7 @@ class Form:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights of all layers, each as the matrix that rows are multiplied by."""
+    """Weights of all layers, as matrices that rows are multiplied by."""
 
     q: Float[Tensor, "layer head d_model d_head"]
     k: Float[Tensor, "layer head d_model d_head"]
@@ -83,7 +83,7 @@ class _Weights:
 
 
 def plant(circuit: Circuit, folder: str | Path, form: Form | None = None) -> None:
-    """Write a classifier that runs a circuit, with its tokenizer, as a checkpoint."""
+    """Write a classifier that runs a circuit, and its tokenizer, as a checkpoint."""
     model = planted_model(circuit, form or Form())
     with without_bars():
         model.save_pretrained(folder)
@@ -91,7 +91,7 @@ def plant(circuit: Circuit, folder: str | Path, form: Form | None = None) -> Non
 
 
 def tokenizer_of() -> Any:
-    """The tokenizer of the texts of all planted transformers."""
+    """The tokenizer of all planted transformers."""
     return word_tokenizer([word for word in VALUES if word not in SPECIALS], begins=True)
 
 
@@ -119,7 +119,7 @@ def planted_model(circuit: Circuit, form: Form) -> PreTrainedModel:
 
 
 def _basis(d_model: int, generator: torch.Generator) -> Float[Tensor, "direction d_model"]:
-    """Orthonormal directions, all orthogonal to the one that norms take out."""
+    """Orthonormal directions, all orthogonal to the one that norms remove."""
     start = torch.randn(d_model, d_model, generator=generator, dtype=torch.float64)
     start[:, 0] = 1
     basis, _ = torch.linalg.qr(start)
@@ -175,7 +175,7 @@ def _weights(
 def _add_noise(
     weights: _Weights, constant: Tensor, size: float, generator: torch.Generator
 ) -> None:
-    """Noise in every weight; what reads the stream stays blind to the constant direction."""
+    """Add noise to all weights; readers of the stream stay blind to the constant direction."""
     for name, matrix in vars(weights).items():
         noise = size * torch.randn(matrix.shape, generator=generator)
         if name in ("q", "k", "v", "w_in"):
@@ -268,7 +268,7 @@ def _without_weights(model: PreTrainedModel) -> Any:
 
 
 def token_values(words: list[list[str]]) -> Float[np.ndarray, "text pos"]:
-    """Value of every token of texts, 0 for padding; the first one is that of the beginning."""
+    """Values of all tokens, 0 for padding; each row starts with the beginning token."""
     rows = [[0, *(VALUES[word] for word in text)] for text in words]
     width = max(map(len, rows))
     return np.array([row + [0] * (width - len(row)) for row in rows], dtype=float)

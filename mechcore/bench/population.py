@@ -1,4 +1,4 @@
-"""Texts of planted transformers: what their slots say of the label, and what is true of all."""
+"""Texts of planted transformers: how slots depend on labels, and exact results over all texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS: Mapping[int, str] = {1: "yes", -1: "no"}
 
 @dataclass(frozen=True)
 class Population:
-    """How slots depend on the label, which is "plus" or "minus" with equal probability.
+    """How slots depend on the label, "plus" or "minus" with equal probability.
 
     Attributes:
         cues: slots that agree with the label with these probabilities, in and out of domain.
@@ -38,7 +38,7 @@ class Population:
     def draw(
         self, n: int, domain: Domain, seed: int
     ) -> tuple[Int[np.ndarray, "text slot"], Int[np.ndarray, " text"]]:
-        """Values of the slots and labels, each 1 or -1, of texts drawn at random."""
+        """Slot values and labels, each 1 or -1, of random texts."""
         rng = np.random.default_rng(seed)
         labels = rng.choice([1, -1], n)
         values = rng.choice([1, -1], (n, self.n_slots))
@@ -49,7 +49,7 @@ class Population:
         return values, labels
 
     def every(self, domain: Domain) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All values of the slots [text, slot], labels and probabilities [text]."""
+        """All slot values [text, slot], with labels and probabilities [text]."""
         rows = itertools.product([1, -1], repeat=self.n_slots + 1)
         labels, values = np.split(np.array(list(rows)), [1], axis=1)
         agrees = values == labels
@@ -63,7 +63,7 @@ class Population:
 
 
 def as_texts(name: str, values: np.ndarray, labels: np.ndarray, n_fillers: np.ndarray) -> Examples:
-    """The texts of slots [text, slot]; the subset is the label's name."""
+    """Texts with these slot values [text, slot]; the subset is the label's name."""
     texts = [" ".join(words) for words in _words(values, n_fillers)]
     names = [CLASSES[int(label > 0)] for label in labels]
     frame = {"text_a": texts, "text_b": "", "label": names, "subset": names}
@@ -79,7 +79,7 @@ def _words(values: np.ndarray, n_fillers: np.ndarray) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The answers of a circuit to a whole population, with any of its parts ablated."""
+    """Exact answers of a circuit over a whole population, with any parts ablated."""
 
     circuit: Circuit
     population: Population
@@ -87,7 +87,7 @@ class Oracle:
 
     @cached_property
     def means(self) -> Means:
-        """What components put out on average in domain."""
+        """Mean outputs of components in domain."""
         values, _, chance = self.population.every("id")
         tokens, lengths, chance = self._texts(values, chance)
         return self.circuit.means(tokens, lengths, causal=self.causal, weights=chance)
@@ -95,7 +95,7 @@ class Oracle:
     def _texts(
         self, values: np.ndarray, chance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Every text with every number of fillers: values of tokens, lengths, probabilities."""
+        """Every text with every number of fillers: token values, lengths, probabilities."""
         fillers = np.repeat(np.arange(MOST_FILLERS + 1), len(values))
         many = np.tile(values, (MOST_FILLERS + 1, 1))
         words = _words(many, fillers)
@@ -125,16 +125,16 @@ class Oracle:
         return float(right @ chance)
 
     def change(self, domain: Domain, without: Collection[Component]) -> float:
-        """Of the margin without these components, in nats; negative is worse."""
+        """Change in margin without these components, in nats; negative is worse."""
         return self.margin(domain, without) - self.margin(domain)
 
     def interaction(self, domain: Domain, a: Component, b: Component) -> float:
-        """Change of both less the changes of each, in nats; 0 where that is under a thousandth."""
+        """Joint change minus the two single changes, in nats; 0 if below a thousandth."""
         joint, *alone = (self.change(domain, parts) for parts in ([a, b], [a], [b]))
         interaction = joint - alone[0] - alone[1]
         return interaction if abs(interaction) > _LEAST else 0.0
 
 
 NOTHING = 1e-6
-"""Nats that are rounding."""
-_LEAST = 1e-3  # nats that are an interaction: attention is not quite all at one place
+"""Rounding error, in nats."""
+_LEAST = 1e-3  # least nats of an interaction: attention is not exactly one-hot

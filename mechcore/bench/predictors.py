@@ -1,4 +1,4 @@
-"""Ways to predict interactions of pairs that the benchmark compares, and no search offers."""
+"""Predictors of pairwise interactions that are only in the benchmark, not in searches."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from mechcore.models.devices import sent
 from mechcore.models.protocol import device_of, frozen
 
 N_POINTS = 4
-"""On the way that `integrated_hessian` averages along."""
+"""Points on the path that `integrated_hessian` averages over."""
 N_SETS = 1000
-"""Random sets of `proxy`."""
+"""Number of random sets of `proxy`."""
 LARGEST = 6
-"""Components of the largest sets."""
+"""Size of its largest sets."""
 _FOLDS = 5
 
 
 def hessian(request: PairRequest) -> Predictions:
-    """From the mixed second derivatives at the full model, as if constant over mask values."""
+    """Mixed second derivatives at the full model, taken as constant over mask values."""
     return _along(request, torch.ones(1), torch.ones(1))
 
 
 def integrated_hessian(request: PairRequest) -> Predictions:
-    """From those derivatives between the full model and the one without any of the components.
+    """Mean of these derivatives between the full model and the one without all components.
 
-    Weights are those of integrated Hessians (Janizek et al., arXiv 2002.04138), -t log t where mask
-    values are t, but add up to one, so that it is exact where the margin is quadratic in them.
+    Weights are those of integrated Hessians (Janizek et al., arXiv 2002.04138), -t log t at mask
+    value t, but normalised to sum to one, which is exact if the margin is quadratic in mask values.
     """
     points = (torch.arange(N_POINTS) + 0.5) / N_POINTS
     weights = -points * points.log()
@@ -50,7 +50,7 @@ def integrated_hessian(request: PairRequest) -> Predictions:
 def _along(
     request: PairRequest, points: Float[Tensor, " point"], weights: Float[Tensor, " point"]
 ) -> Predictions:
-    """From a weighted mean of derivatives at mask values ``points`` of all components."""
+    """Weighted mean of derivatives with all components at mask values ``points``."""
     function, n = MaskedMargins(request), len(request.components)
     sums = torch.zeros(len(points), n, n)
     with frozen(request.model):
@@ -65,10 +65,10 @@ def _along(
 def _derivatives(
     function: MaskedMargins, point: Tensor, rows: list[int]
 ) -> Float[Tensor, "component component"]:
-    """Second derivatives of the sum of a batch's margins, where all components are at ``point``."""
+    """Second derivatives of the summed margins of a batch, with all components at ``point``."""
     values = Mask.full(function.shape).values.clone()
     values[function.places] = point
-    # On the model's device, or every row would be waited for.
+    # On the model's device, to avoid a synchronisation per row.
     values = sent(values, device_of(function.request.model)).requires_grad_()
     places = tuple(sent(axis, values.device) for axis in function.places)
     total = function.total(values, rows)
@@ -83,7 +83,7 @@ def _derivatives(
 
 
 def proxy(request: PairRequest) -> Predictions:
-    """From a lasso on the interactions of `N_SETS` random sets of 2 to `LARGEST` components."""
+    """Lasso fit to the interactions of `N_SETS` random sets of 2 to `LARGEST` components."""
     components, rng = list(request.components), np.random.default_rng(request.seed)
     sizes = rng.integers(2, min(LARGEST, len(components)), N_SETS, endpoint=True)
     drawn = [rng.choice(len(components), size, replace=False) for size in sizes]
@@ -104,11 +104,11 @@ def proxy(request: PairRequest) -> Predictions:
 
 
 def co_ablation(request: PairRequest) -> Predictions:
-    """How much more ablating one changes the answers when the other is gone (CoAx).
+    """How much more ablating one component changes the answers without the other (CoAx).
 
     Conditional co-ablation (Gong et al., arXiv 2607.01940) of b for the seed {a} is
-    E(z_a - z_ab) - E(z - z_b), where z are logits and E the variance of a change of them under the
-    full model's answers, here halved. Both orders are averaged, with the sign of interactions.
+    E(z_a - z_ab) - E(z - z_b), where z are logits and E is half the variance of their change under
+    the full model's answers. Both orders are averaged, with the sign of interactions.
     """
     ablated = request.ablate([*request.singles, *request.pairs])
     full = ablated.full.logits.double().numpy()

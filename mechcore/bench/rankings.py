@@ -1,6 +1,6 @@
-"""Rankings of the benchmark alone: by derivatives, and by what is lost without each component.
+"""Rankings only in the benchmark: by derivatives, and by the loss without each component.
 
-``singles`` puts its mean in its place, ``optimal`` the constant that does least harm there.
+``singles`` replaces a component by its mean, ``optimal`` by the least harmful constant.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def gradient_drop_scores(
 ) -> Float[Tensor, "layer component"]:
     """`attribution_scores` with the gradients through each layer dropped in turn, nats.
 
-    GradDrop of AtP* (Kramar et al. 2024, arXiv 2403.00745), for effects by several layers that
-    cancel out: ``E[1 / (L - 1) sum_l |dM^l / dm|]``, without gradients through what layer l puts
-    out. A component's own layer gives 0 of these L terms, hence L - 1.
+    GradDrop of AtP* (Kramar et al. 2024, arXiv 2403.00745), for effects through several layers
+    that cancel: ``E[1 / (L - 1) sum_l |dM^l / dm|]``, without gradients through the outputs of
+    layer l. The term of a component's own layer is 0, hence L - 1.
     """
     n_layers = ModelShape.of(model).n_layers
     if n_layers < 2:
         raise InputError(
-            "gradient-drop: the model has one layer, without which there is no gradient; expected "
-            "at least two: use attribution"
+            "gradient-drop: dropping the only layer leaves no gradient; expected at least two "
+            "layers: use attribution"
         )
     options: Any = {"name": "gradient-drop", "watched": _dropped_in_turn}
     total = attribution_scores(model, data, means, batch_size=batch_size, **options)
@@ -51,7 +51,7 @@ def gradient_drop_scores(
 
 @contextmanager
 def _dropped_in_turn(model: Any) -> Iterator[Iterable[int]]:
-    """Watch a forward inside the block; gives the layers, each dropped while one is at it."""
+    """Watch a forward inside the block; yields the layers, dropping each in turn."""
     shape, dropped = ModelShape.of(model), -1
     layers = range(shape.n_layers)
 
@@ -60,7 +60,7 @@ def _dropped_in_turn(model: Any) -> Iterator[Iterable[int]]:
             return torch.zeros_like(gradient) if layer == dropped else None
 
         activation.register_hook(through)
-        return activation  # of a bridge it may be a view of what the model goes on with
+        return activation  # in a bridge possibly a view of what the model uses next
 
     def in_turn() -> Iterator[int]:
         nonlocal dropped
@@ -84,10 +84,10 @@ def integrated_scores(
     n_points: int = 8,
     fill: FillMaker = "mean",
 ) -> Float[Tensor, "layer component"]:
-    """Share of each component in the KL of the model with everything at its fill, nats.
+    """Share of each component in the KL of the fully ablated model, nats.
 
     Integrated gradients (arXiv 1703.01365): minus the derivative of KL(full model || masked model),
-    averaged over ``n_points`` midpoints of the path on which all mask values rise from 0 to 1.
+    averaged over ``n_points`` midpoints of the path of all mask values from 0 to 1.
     """
     shape = ModelShape.of(model)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
@@ -107,10 +107,10 @@ def integrated_scores(
 def eap_ig_scores(
     model: Any, data: Any, means: MeanActivations, *, seed: int = 0, **options: Any
 ) -> Float[Tensor, "layer component"]:
-    """Share of each component in the KL of the model with everything at its counterfactual, nats.
+    """Share of each component in the KL of the model at counterfactual activations, nats.
 
-    `integrated_scores` from an example of another label that is drawn for each (Hanna et al. 2024,
-    arXiv 2403.17806, their variant on activations, for components in place of edges).
+    `integrated_scores` from a random example of another label for each (Hanna et al. 2024,
+    arXiv 2403.17806, their variant on activations, for components instead of edges).
     """
     data = as_encoded(model, data, split="train")
     fill = Counterfactual.of(paired(data, seed))
@@ -129,7 +129,7 @@ def singles_scores(
 def optimal_scores(
     model: Any, data: Any, means: MeanActivations, **options: Any
 ) -> Float[Tensor, "layer component"]:
-    """KL without each component alone, with its best constant, nats; see `optimal_constants`."""
+    """KL with each component alone at its best constant, nats; see `optimal_constants`."""
     return optimal_constants(model, data, means, **options)[1]
 
 
@@ -144,11 +144,11 @@ def optimal_constants(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> tuple[MeanActivations, Float[Tensor, "layer component"]]:
-    """The constants that do least harm in place of each component alone, and the mean KL, nats.
+    """The least harmful constant for each component alone, and the mean KL, nats.
 
     Optimal ablation (Li and Janson 2024, arXiv 2409.09951). The constants start from the means and
-    are trained all at once by Adam, whose rate, in units of the root mean square of the means,
-    falls linearly to 0. A component keeps its mean where that is the better on all examples.
+    are trained jointly by Adam, whose rate, in units of the root mean square of the means, falls
+    linearly to 0. A component keeps its mean where that is better over all examples.
     """
     teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
     before = _losses(teacher, shape, means, "optimal: means")
@@ -182,7 +182,7 @@ def optimal_constants(
 
 
 def _alone(shape: ModelShape) -> Float[Tensor, "masks layer component"]:
-    """For every component the mask that ablates it alone."""
+    """For every component, the mask that ablates only it."""
     n = shape.n_layers * shape.columns
     return (1 - torch.eye(n)).view(n, shape.n_layers, shape.columns)
 

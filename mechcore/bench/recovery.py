@@ -1,4 +1,4 @@
-"""How well methods recover what is true of models, see docs/results/known-truth.md."""
+"""How well methods recover the truth about models, see docs/results/known-truth.md."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from mechcore.pruning.settings import prune_settings
 from mechcore.tables import SEED, Column, Schema
 
 WITH_PAIRS = "singles-and-pairs"
-"""The ranking by the largest of a component's change and its interactions, all exact."""
+"""Ranking by the largest of a component's exact change and interactions."""
 WITHOUT_TRUTH = ("layer-matched",)
-"""Methods that need another's result."""
+"""Methods that need the result of another."""
 
 BATCH_SIZE = 128
-"""Texts of a forward of sweeps."""
+"""Texts per forward in sweeps."""
 
 _CASE = Column("case", "text", "the model of known truth")
 _METHOD = Column("method", "text", "how it was found")
@@ -51,9 +51,9 @@ NODES = Schema(
         Column("n_true", "whole", "true components"),
         Column("n", "whole", "components"),
         Column("auroc", "number", "chance that a true component is ranked above another"),
-        Column("distance", "whole", "components wrongly in, or out of, a mask of the true size"),
+        Column("distance", "whole", "components wrongly kept or dropped, given their true number"),
         Column("cpr", "number", "area under the faithfulness of circuits by size", header="CPR"),
-        Column("cmd", "number", "area between that and 1", header="CMD"),
+        Column("cmd", "number", "area between faithfulness and 1, likewise", header="CMD"),
         *_COST,
     ),
 )
@@ -66,15 +66,15 @@ PAIRS = Schema(
         SEED,
         Column("n_true", "whole", "pairs that interact"),
         Column("n", "whole", "pairs"),
-        Column("auroc", "number", "chance that an interacting pair is predicted to do so more"),
-        Column("signs", "share", "interacting pairs of which the sign is right"),
+        Column("auroc", "number", "chance that an interacting pair is predicted above another"),
+        Column("signs", "share", "interacting pairs with the right sign"),
         *_COST,
     ),
 )
 
 
 def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.DataFrame:
-    """How well methods (of `RANKERS`, or `WITH_PAIRS`) find a case's components; as in `NODES`."""
+    """How well methods (of `RANKERS`, or `WITH_PAIRS`) find a case's components, as `NODES`."""
     model, train = case.model, case.data["train"]
     shape = ModelShape.of(model)
     means = MeanActivations.compute(model, train, n_samples=0)
@@ -108,21 +108,21 @@ def recovered_nodes(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
 
 
 def _without_rounding(scores: Tensor) -> Float[np.ndarray, "layer component"]:
-    """Scores of which those that differ by less than a millionth of the largest are ties."""
+    """Scores rounded so that differences below a millionth of the largest are ties."""
     values = scores.double().numpy()
     unit = 1e-6 * np.abs(values).max()
     return np.round(values / unit) if unit else values
 
 
 def _sparsity(case: Case, shape: ModelShape) -> float:
-    """Share of the components that are not true."""
+    """Share of components that are not true."""
     return 1 - len(case.truth.components) / len(shape.components)
 
 
 def _with_pairs(
     case: Case, means: MeanActivations
 ) -> tuple[Float[Tensor, "layer component"], Cost]:
-    """The largest of every component's change and its interactions, by size, in nats."""
+    """The largest absolute change or interaction of every component, in nats."""
     shape = ModelShape.of(case.model)
     request = _pair_request(case, "train", means, 0)
     ablated = request.ablate([*request.singles, *request.pairs])
@@ -144,10 +144,10 @@ def _pair_request(case: Case, split: str, means: MeanActivations, seed: int) -> 
 
 
 def recovered_pairs(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.DataFrame:
-    """How well methods (of `PREDICTORS`) find a case's interactions in domain; as in `PAIRS`.
+    """How well methods (of `PREDICTORS`) find a case's interactions in domain, as `PAIRS`.
 
-    Predictions that are rounding count as 0: under a millionth of a nat or, in another unit, of the
-    largest prediction. There are no rows where no pair interacts.
+    Predictions within rounding count as 0: below a millionth of a nat or, in other units, of the
+    largest prediction. A case without interacting pairs has no rows.
     """
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []
@@ -170,7 +170,7 @@ def recovered_pairs(case: Case, methods: Iterable[str], *, seed: int = 0) -> pd.
 
 
 def _beyond_rounding(predictions: Predictions) -> dict[ComponentSet, float]:
-    """Predicted interactions, 0 where they are no more than rounding."""
+    """Predicted interactions, 0 where within rounding."""
     predicted = predictions.interactions
     largest = 1.0 if predictions.in_nats else max(map(abs, predicted.values()), default=0.0)
     least = NOTHING * largest
@@ -183,9 +183,9 @@ _RANGES = {"auroc": (0, 1), "signs": (0, 1), "cpr": (-np.inf, np.inf), "cmd": (0
 
 
 def over_cases(table: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Means over circuits and programs, with intervals over them, best by the first column first.
+    """Means over circuits and programs, with intervals, best by the first column first.
 
-    The forms of one circuit and repetitions with other seeds are alike; they are averaged first.
+    Forms of one circuit and repetitions with other seeds are dependent, so they are averaged first.
     """
     circuit = table["case"].str.replace(_FORM, "", regex=True)
     by_case = (

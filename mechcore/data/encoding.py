@@ -175,7 +175,7 @@ def encode(
 
     Raises:
         InputError: a text is too long and must not be cut, or has no token; the prompt lacks a
-            placeholder; an answer cannot be told from another, or does not continue the prompt.
+            placeholder; two answers are indistinguishable, or one does not continue the prompt.
     """
     if prompt is None:
         _check_room(max_length, tokenizer, examples.two_segments)
@@ -204,7 +204,7 @@ def encode(
             f"examples {examples.name!r}: {type(tokenizer).__name__} cannot encode them: "
             f"{reason(error)}; check that the tokenizer is the model's own (its tokenizer.json)"
         ) from error
-    n_cut = _told_of_cuts(examples, tokenizer, encoded, texts, prompt, max_length, truncate)
+    n_cut = _n_cut(examples, tokenizer, encoded, texts, prompt, max_length, truncate)
     special = prompt is None
     check_file(examples, tokenizer, encoded, texts, special=special, max_length=max_length)
     check_unknown(examples, tokenizer, encoded, texts, special=special)
@@ -236,7 +236,7 @@ def encode(
     )
 
 
-def _told_of_cuts(
+def _n_cut(
     examples: Examples,
     tokenizer: PreTrainedTokenizerBase,
     encoded: Any,

@@ -133,7 +133,7 @@ def read_sources(sources: Sequence[Source], *, labelled: bool = True) -> Example
         raise InputError("sources: found none; expected at least one")
     parts = [_read(source, labelled) for source in sources]
     if len(parts) > 1:
-        parts = _told_apart(sources, parts)
+        parts = _with_subsets(sources, parts)
     frame = pd.concat([part.frame for part in parts])
     if CLUSTER in frame:  # not every source has them
         frame[CLUSTER] = frame[CLUSTER].fillna("")
@@ -222,7 +222,7 @@ def _read(source: Source, labelled: bool) -> Examples:
     return at_most(source.max, examples, source.seed, name, advice)
 
 
-def _told_apart(sources: Sequence[Source], parts: Sequence[Examples]) -> list[Examples]:
+def _with_subsets(sources: Sequence[Source], parts: Sequence[Examples]) -> list[Examples]:
     """The examples of several sources, where each without subsets gets its own subset."""
     named: list[Examples] = []
     owners: dict[str, Source] = {}

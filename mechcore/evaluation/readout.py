@@ -137,8 +137,8 @@ class Readout:
                 f"model: {type(model).__name__} is a masked language model, which has no answer "
                 "position; evaluate a sequence classifier or a causal language model"
             )
-        n, told = int(model.cfg.d_vocab), "labels are token ids"
-        return cls(n, None, not everywhere, None, told, everywhere=everywhere)
+        n, mapping = int(model.cfg.d_vocab), "labels are token ids"
+        return cls(n, None, not everywhere, None, mapping, everywhere=everywhere)
 
     @classmethod
     def _of_language_model(cls, model: Any, data: Data, labelled: bool) -> Readout:

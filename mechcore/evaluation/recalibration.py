@@ -27,7 +27,7 @@ Scores: TypeAlias = Float[np.ndarray, "*sets example label"]
 
 TOO_FEW = "too few examples"
 FOLDS = 5
-CANNOT_TELL = "cannot be told from a moved threshold"
+CANNOT_TELL = "cannot be distinguished from a shifted threshold"
 ONE_LABEL = f"one label only: lost information {CANNOT_TELL}"
 
 _BLOCK = 2**22  # scores that are worked on at once

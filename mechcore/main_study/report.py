@@ -20,9 +20,9 @@ def _opening(run: RunFolder) -> Section | None:
     parts = [part for kind in _asked(run) if kind.opens for part in kind.sections(run)]
     blocks = [b for part in parts for b in part.blocks if not (isinstance(b, Paragraph) and b.lead)]
     files = [file for part in parts for file in part.files]
-    told = [Story(lines)] if (lines := [*story(run)]) else []
+    opening = [Story(lines)] if (lines := [*story(run)]) else []
     first = next(iter(parts), Section("story", "In short", []))
-    return replace(first, blocks=[*told, *blocks], files=files) if told or parts else None
+    return replace(first, blocks=[*opening, *blocks], files=files) if opening or parts else None
 
 
 def story(run: RunFolder) -> Iterator[Finding]:
@@ -84,7 +84,7 @@ _TERMS: Sequence[tuple[str, str]] = (
         "Moved threshold and threshold",
         "The rest of a change in balanced accuracy: the model predicts one label more or less "
         "often, which one bias per label would undo. No information is lost. On data with a single "
-        "label the two cannot be told apart.",
+        "label the two cannot be distinguished.",
     ),
     (
         "Shift",

@@ -1,4 +1,4 @@
-"""Loading models, and the protocol that every model meets."""
+"""Loading models, and the protocol that all models follow."""
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 

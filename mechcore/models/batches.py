@@ -1,4 +1,4 @@
-"""Batches of token ids: what is asked of one before it runs, and where its padding goes."""
+"""Batches of token ids: checks before a run, and the place of padding."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ UNREAD = {
     "cu_seq_lens_q": "",
     "seq_idx": "",
 }
-"""Entries that change the answers of Hugging Face's models, and that mechcore does not read."""
+"""Entries that change the answers of Hugging Face's models but that mechcore does not read."""
 
 is_arranged: ContextVar[bool] = ContextVar("is_arranged", default=False)
-"""Whether the batches that run are known to have their padding where the model wants it."""
+"""Whether the running batches are known to have their padding on the right side."""
 
 
 @contextmanager
 def arranged() -> Iterator[None]:
-    """Run batches whose padding need not be checked again, which would synchronise the device."""
+    """Run batches without checking their padding again, which would synchronise the device."""
     token = is_arranged.set(True)
     try:
         yield
@@ -47,7 +47,7 @@ def real_positions(mask: Tensor) -> Tensor:
 def real_tokens_first(
     tensors: Mapping[str, Tensor], attention_mask: Tensor
 ) -> tuple[dict[str, Tensor], bool]:
-    """Move every row's padding to its right end, keeping the order; and whether anything moved."""
+    """Tensors with padding moved to the right, in the same order, and whether anything moved."""
     real = attention_mask != 0
     order = torch.argsort((~real).to(torch.int8), dim=1, stable=True)
     places = torch.arange(real.shape[1], device=order.device).expand_as(order)
@@ -61,8 +61,8 @@ def real_tokens(
 ) -> Tensor:
     """The attention mask of a batch, 1 at real tokens and 0 at padding, [batch, pos].
 
-    ``mask`` is None where there is none, and so no padding; texts, too, may begin or end with the
-    ``pad_id`` if ``in_texts``. Raises as `mechcore.models.protocol.forward`.
+    ``mask`` is None if there is none, and so no padding; with ``in_texts``, texts may also begin or
+    end with ``pad_id``. Raises as `mechcore.models.protocol.forward`.
     """
     is_pad = torch.zeros_like(ids, dtype=torch.bool) if pad_id is None else ids == pad_id
     if mask is None:
@@ -84,7 +84,7 @@ def real_tokens(
         )
     attended = real & is_pad
     if bool(attended.any()):
-        # Fillers other than the padding token are all the same; tokens of texts differ.
+        # Fillers other than the padding token are all equal; tokens of texts differ.
         lost = len(ids[~real & ~is_pad].unique()) > 1
         padding_alone = (attended | ~real).all(1)
         wrong = padding_alone & (lost or not in_texts)
@@ -93,13 +93,13 @@ def real_tokens(
             raise InputError(
                 f"batch: attention_mask is 1 at the padding token ({pad_id}) of row "
                 f"{int(rows[0])}, and not at its real tokens; expected 1 at real tokens and 0 at "
-                "padding: is it inverted, or that of other rows or of another padding side?"
+                "padding: is it inverted, or from other rows or another padding side?"
             )
     return mask
 
 
 def _at_an_end(where: Tensor, n: int) -> Tensor:
-    """Which rows begin or end with ``n`` such tokens, [batch]."""
+    """Whether each row begins or ends with ``n`` such tokens, [batch]."""
     ends = where[:, :n], where[:, -n:]
     return (ends[0].all(1) | ends[1].all(1)) & (where.shape[1] >= n)
 
@@ -108,7 +108,7 @@ def _at_an_end(where: Tensor, n: int) -> Tensor:
 
 
 def as_tensor(name: str, values: Any) -> Tensor:
-    """An entry of a batch as a tensor on the host, where looking at it waits for no device."""
+    """An entry of a batch as a tensor on the host, where reading it needs no device."""
     try:
         return torch.as_tensor(values).cpu()
     except (ValueError, TypeError) as error:
@@ -119,7 +119,7 @@ def as_tensor(name: str, values: Any) -> Tensor:
 
 
 def whole_numbers(name: str, values: Tensor) -> Tensor:
-    """An entry of a batch as type long; refuses fractions, and token ids that may be rounded."""
+    """An entry of a batch as type long; raises for fractions and possibly rounded token ids."""
     if name == "input_ids" and (values.is_floating_point() or values.dtype == torch.bool):
         raise InputError(f"batch: input_ids are {values.dtype}; expected token ids, torch.long")
     whole = values.long()
@@ -129,7 +129,7 @@ def whole_numbers(name: str, values: Tensor) -> Tensor:
 
 
 def check_unread(name: str, value: Any) -> None:
-    """Make sure that an entry of `UNREAD` makes no difference."""
+    """Raise `InputError` if an entry of `UNREAD` would make a difference."""
     if value is not None and not (torch.is_tensor(value) and bool((value == 1).all())):
         raise InputError(
             f"batch: {name} is not read, but would change the answers; expected input_ids, "
@@ -138,7 +138,7 @@ def check_unread(name: str, value: Any) -> None:
 
 
 def check_vocabulary_size(ids: Tensor, n_tokens: int, name: str) -> None:
-    """Make sure that the embedding has a row for every token id [batch, pos], also in padding."""
+    """Raise `InputError` for token ids [batch, pos], also of padding, without an embedding row."""
     low, high = ids.aminmax()
     if low < 0 or high >= n_tokens:
         row, position = ((ids < 0) | (ids >= n_tokens)).nonzero().tolist()[0]
@@ -150,7 +150,7 @@ def check_vocabulary_size(ids: Tensor, n_tokens: int, name: str) -> None:
 
 
 def known_types(types: Tensor, real: Tensor, n_types: int) -> Tensor:
-    """The token types, unknown ones of padding replaced by 0; refuses those of real tokens."""
+    """Token types, with unknown ones of padding replaced by 0; raises for those of real tokens."""
     unknown = (types < 0) | (types >= n_types)
     if places := (unknown & real).nonzero().tolist():
         row, position = places[0]

@@ -19,7 +19,7 @@ from mechcore.errors import InputError, first_names, shown
 from mechcore.models.architectures.base import architecture_of
 
 _CODE = "auto_map"
-"""Where a checkpoint names Python classes of its own."""
+"""The configuration key under which a checkpoint names its own Python classes."""
 
 _ADAPTER = "adapter_config.json"
 _MERGE = "merge it into its model (merge_and_unload of peft) and save the whole model"
@@ -28,11 +28,11 @@ _STAND_INS = {
     rb"version https://git-lfs": "a Git LFS pointer (`git lfs pull` gets the file)",
     rb"<(!doctype|html|head|\?xml)": "a web page",
 }
-"""How files begin that are not what their names say."""
+"""Beginnings of files that are not what their names say."""
 
 
 def place_of(name: str) -> dict[str, str]:
-    """What transformers needs to find a checkpoint."""
+    """Arguments with which transformers finds a checkpoint."""
     path = Path(name)
     if path.suffix == ".gguf" and path.is_file():
         return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
@@ -40,7 +40,7 @@ def place_of(name: str) -> dict[str, str]:
 
 
 def file_of(name: str, file: str, revision: str | None) -> Path | None:
-    """A file of a checkpoint, downloaded if need be; None where it has none, or none is reached."""
+    """A file of a checkpoint, downloaded if necessary; None if missing or unreachable."""
     path = cached_file(
         name,
         file,
@@ -67,7 +67,7 @@ def without_bars() -> Iterator[None]:
 
 
 def check_config(name: str, revision: str | None) -> None:
-    """Refuse a configuration that is no object, or names code of its own."""
+    """Refuse a configuration that is not an object, or names its own code."""
     refuse_stand_in(name, Path(name) / CONFIG_NAME)
     config, _ = PretrainedConfig.get_config_dict(name, revision=revision)
     _refuse_code(name, CONFIG_NAME, config)
@@ -79,7 +79,7 @@ def check_padding(name: str, config: Any) -> None:
     rows: int = getattr(config.get_text_config(), "vocab_size", None) or 0
     needed = architecture_of(config).needs_padding
     if rows and (needed if pad is None else not 0 <= pad < rows):
-        null = "" if needed else ", or, where that has none, to null"
+        null = "" if needed else ", or to null if it has none"
         raise InputError(
             f"checkpoint {name}: its config.json has {json.dumps(pad)} as pad_token_id; expected a "
             f"row of the embedding, 0 to {rows - 1}: set it to the id of its tokenizer's padding "
@@ -111,12 +111,12 @@ def _refuse_code(name: str, file: str, config: Any) -> None:
 
 
 def refuse_adapter(name: str, revision: str | None) -> None:
-    """Refuse an adapter, which has a configuration of its own, and may have none of a model."""
+    """Refuse an adapter, which has its own configuration, and may lack a model's."""
     if file_of(name, _ADAPTER, revision) is not None:
         raise InputError(f"checkpoint {name}: found an adapter ({_ADAPTER}); {_MERGE}")
 
 
-# -- files and folders that are no checkpoint -----------------------------------------------------
+# -- files and folders that are not a checkpoint --------------------------------------------------
 
 
 def refuse_stand_in(name: str, path: Path) -> None:
@@ -133,7 +133,7 @@ def refuse_stand_in(name: str, path: Path) -> None:
 
 
 def no_checkpoint(name: str, lack: str) -> InputError:
-    """The error for a folder that lacks a file, with what is there instead, and what to do."""
+    """The error for a folder that lacks a file: its contents, and the remedy."""
     folder = Path(name)
     start = f"checkpoint {name}: no {lack} in this directory"
     inner = {path.parent.relative_to(folder) for path in folder.glob("*/config.json")}

@@ -1,4 +1,4 @@
-"""Where the weights of a checkpoint go, and in which precision."""
+"""Device and precision of the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ DEVICE_MAPS = ("auto", "balanced", "cpu")
 
 
 def sent(values: Tensor | Sequence[int], device: torch.device) -> Tensor:
-    """Small values of the host on a device, without waiting for what the device is at."""
+    """Small host values on a device, without waiting for its queue."""
     values = values if torch.is_tensor(values) else torch.as_tensor(values)
-    return values.to(device, non_blocking=device.type != "mps")  # a race there
+    return values.to(device, non_blocking=device.type != "mps")  # mps has a race
 
 
 def chosen(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
-    """Some places of an axis; a list as an index would wait for the device."""
+    """Selected indices of an axis; a list as an index would wait for the device."""
     if list(places) == list(range(x.shape[axis])):
         return x
     return x.index_select(axis, sent(places, x.device))
 
 
 def as_dtype(dtype: Any) -> torch.dtype:
-    """A precision by name or as torch has it; raises `InputError` if it is neither."""
+    """A precision by name or as a torch dtype; raises `InputError` for others."""
     known = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if not isinstance(known, torch.dtype):
         raise InputError(
@@ -47,7 +47,7 @@ def as_dtype(dtype: Any) -> torch.dtype:
 def check_placing(
     source: Any, backend: str, device: str | torch.device | None, device_map: DeviceMap | None
 ) -> None:
-    """Raise `InputError` if the weights cannot go where `load_model` is told to put them."""
+    """Raise `InputError` if the device options of `load_model` are unusable."""
     if device_map is None:
         check_device(device or "cpu")
         return
@@ -73,7 +73,7 @@ def check_placing(
 
 
 def check_in_memory(name: str, weights: nn.Module) -> None:
-    """Raise `InputError` if weights are offloaded, where a bridge cannot always read them."""
+    """Raise `InputError` for offloaded weights, which a bridge cannot always read."""
     away = [key for key, weight in weights.named_parameters() if weight.is_meta]
     if away:
         raise InputError(

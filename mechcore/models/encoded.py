@@ -1,4 +1,4 @@
-"""Examples and prompts as a model reads them: tokens of its checkpoint's tokenizer."""
+"""Examples and prompts as a model reads them: as tokens of its own tokenizer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _tokenizers: weakref.WeakKeyDictionary[Any, PreTrainedTokenizerBase]
 _tokenizers = weakref.WeakKeyDictionary()
 
 _origins: weakref.WeakKeyDictionary[Any, tuple[str, str | None]] = weakref.WeakKeyDictionary()
-"""The checkpoint and revision of models, wherever the process goes."""
+"""Checkpoint and revision of models, for the whole process."""
 
 
 def remember_origin(model: Any, source: str, revision: str | None) -> None:
-    """Note which checkpoint a model came from."""
+    """Record the checkpoint of a model."""
     _origins[model] = str(Path(source).resolve()) if Path(source).exists() else source, revision
 
 
@@ -60,24 +60,24 @@ def as_encoded(
     answers: Mapping[str, str] | None = None,
     words: bool = False,
 ) -> EncodedExamples:
-    """Examples of any form as a model reads them.
+    """Examples in any form, as a model reads them.
 
-    Every function that works on examples does this itself, with the defaults; call it where there
-    is more to say: columns, meanings of labels, the prompt of a language model.
+    Every function that takes examples calls this with the defaults; call it yourself to set more:
+    columns, meanings of labels, the prompt of a language model.
 
     Args:
         model: any TransformerLens model.
-        data: see `mechcore.data.given` and, of language models, `prompt_table`;
-            `EncodedExamples` come back as they are.
-        split: which split of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
-        tokenizer: in place of that of the checkpoint that the model came from.
+        data: see `mechcore.data.given` and, for language models, `prompt_table`;
+            `EncodedExamples` are returned unchanged.
+        split: split of a task: ``"train"``, ``"id"`` or ``"ood"``.
+        tokenizer: replaces that of the model's checkpoint.
         columns: see `mechcore.data.readers.examples_of`.
         label_map: likewise.
-        labelled: whether there must be labels.
-        max_length: tokens after which texts are cut; without it longer ones are refused.
-        prompt: of a language model, see `mechcore.data.encoding.encode`.
+        labelled: whether labels are required.
+        max_length: maximum tokens, after which texts are cut; without it, longer ones are refused.
+        prompt: for language models, see `mechcore.data.encoding.encode`.
         answers: likewise.
-        words: whether to find the words of texts, which head categories need.
+        words: whether to find the words of texts, for head categories.
 
     Raises:
         InputError: the data cannot be read, or the model's tokenizer is not known.
@@ -98,7 +98,7 @@ def as_encoded(
 def as_data(
     model: Any, data: Any, split: str, *, labelled: bool = True
 ) -> EncodedExamples | Iterable[Batch]:
-    """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
+    """Batches unchanged (also those of a ``DataLoader``), everything else by `as_encoded`."""
     if not isinstance(data, EncodedExamples) and prompt_table(data) is None:
         examples = given_examples(data, split, labelled=labelled)
         if examples is None and isinstance(data, Iterable) and not isinstance(data, str):
@@ -116,7 +116,7 @@ def encode_for(
     prompt: str | None = None,
     **options: Any,
 ) -> EncodedExamples:
-    """Tokenize examples for a model, with the token types it reads; options as of `encode`."""
+    """Tokenize examples for a model, with the token types it reads; takes options of `encode`."""
     known = n_token_types(model)
     limits = [tokenizer.model_max_length, longest_input(model)]
     encoded = encode(
@@ -136,7 +136,7 @@ def encode_for(
 
 
 def _check_beginning(encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Warn of prompts without the token that the tokenizer begins every text with."""
+    """Warn of prompts without the token with which the tokenizer starts every text."""
     first = list(tokenizer("a")["input_ids"][:1])
     n = sum(list(ids[:1]) != first for ids in encoded.input_ids)
     if first == [tokenizer.bos_token_id] and n:
@@ -152,7 +152,7 @@ def _check_beginning(encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBas
 def _check_class_token(
     encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase, reader: str
 ) -> None:
-    """Warn of texts for an encoder without the special token that its head reads."""
+    """Warn of texts for an encoder that lack the special token its head reads."""
     token = tokenizer.cls_token
     n = sum(tokenizer.cls_token_id not in ids for ids in encoded.input_ids)
     if token and n:
@@ -165,10 +165,10 @@ def _check_class_token(
 
 
 def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's checkpoint; raises `InputError` if it is not known."""
+    """The tokenizer of a model's checkpoint; raises `InputError` if unknown."""
     if model not in _tokenizers:
         tokenizer = getattr(model, "tokenizer", None)
-        # Of models that others loaded, the configuration of the Hugging Face model may tell.
+        # For models loaded elsewhere, the configuration of the Hugging Face model may name it.
         named = getattr(getattr(weights_of(model), "config", None), "name_or_path", None)
         source, revision = _origins.get(model) or (named and str(named), None)
         if source:
@@ -188,11 +188,11 @@ def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:
 
 
 def prompt_table(data: Any) -> pd.DataFrame | None:
-    """Prompts of language models, each with answers of its own, as a table; None for other data.
+    """Prompts of language models, each with its own answers, as a table; None for other data.
 
-    They are token ids [batch, pos], or rows with a column ``prompt`` (texts, begun as the tokenizer
-    begins them, or token ids), and perhaps ``correct`` and ``wrong`` (words of one token as they go
-    on with the prompt, token ids, or lists), ``counterfactual`` (the prompt of
+    They are token ids [batch, pos], or rows with a column ``prompt`` (token ids, or texts, to which
+    the tokenizer's initial tokens are added), and optionally ``correct`` and ``wrong`` (one-token
+    words that continue the prompt, token ids, or lists), ``counterfactual`` (the prompt of
     ``fill="counterfactual"``), ``subset`` and ``cluster``.
     """
     import pandas as pd
@@ -211,7 +211,7 @@ def encoded_prompts(
     tokenizer: Callable[[], PreTrainedTokenizerBase],
     words: bool = False,
 ) -> EncodedExamples:
-    """Rows of prompts as examples; asks for the tokenizer for texts alone. Or an `InputError`."""
+    """Rows of prompts as examples, or an `InputError`; only texts need the tokenizer."""
     if is_classifier(model) or not is_causal(model):
         raise InputError(f"prompts: found {name_of(model)}; expected a causal language model")
     known: dict[str, Any] = {
@@ -286,7 +286,7 @@ def _unmarked(ids: list[int], row: list[int], filler: int, marks: set[int]) -> l
 
 
 def _begin(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The tokens that a text begins with, by the model itself where it has this tokenizer."""
+    """The tokens that start a text; those of the model itself if it has this tokenizer."""
     own = getattr(model, "tokenizer", None) is tokenizer
     whole = model.to_tokens("a")[0].tolist() if own else tokenizer("a")["input_ids"]
     text = tokenizer("a", add_special_tokens=False)["input_ids"]
@@ -336,7 +336,7 @@ def _answers(table: pd.DataFrame, column: str, tokenizer: Any) -> list[tuple[int
 
 
 def _ids(cell: Any) -> list[int]:
-    """Token ids in a cell; none if it holds something else."""
+    """Token ids in a cell; empty if it holds anything else."""
     cell = cell.tolist() if hasattr(cell, "tolist") else cell
     whole = isinstance(cell, (list, tuple)) and all(isinstance(i, Integral) for i in cell)
     return [*map(int, cell)] if whole and min(cell, default=-1) >= 0 else []

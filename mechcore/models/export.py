@@ -1,4 +1,4 @@
-"""Masked models as Hugging Face checkpoints: constant outputs fold into the next weights."""
+"""Masked models as Hugging Face checkpoints: constant outputs are folded into the weights."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def export_checkpoint(
     revision: str | None = None,
     allow_pickle: bool = False,
 ) -> None:
-    """Write a checkpoint with ``mask`` folded into its weights, which needs no mechcore to run.
+    """Write a checkpoint with ``mask`` folded into its weights, which runs without mechcore.
 
     Its logits are those of ``masked(load_model(source), mask, means, fill)``. Weights of kept
-    components stay bit for bit, in float32. Llama, Mistral and Qwen2 have no bias to hold a mean;
+    components stay identical, in float32. Llama, Mistral and Qwen2 have no bias to hold a mean;
     where one is needed, the checkpoint becomes a Llama with ``attention_bias`` or ``mlp_bias``.
-    ``mechcore.json`` says what was pruned. ``out``, a new or empty folder, appears complete or not
-    at all. The mask is a single one of zeros and ones, [layer, component]; ``means`` are those of
+    ``mechcore.json`` lists what was pruned. ``out``, a new or empty folder, is written fully or not
+    at all. The mask is single and discrete, [layer, component]; ``means`` are those of
     ``load_model(source)``, pooled over positions, and not needed for ``fill="zero"``.
 
     Raises:
@@ -91,7 +91,7 @@ def export_checkpoint(
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Write weights and configurations; older transformers refuse some published ones."""
+    """Write weights and configurations; older transformers reject some published ones."""
     generation = model.generation_config if model.can_generate() else None
     if generation is not None:
         model.generation_config = type(generation)()
@@ -104,7 +104,7 @@ def _save(model: Any, folder: Path) -> None:
 
 
 def _means_to_fold(means: MeanActivations | None, fill: FoldFill) -> MeanActivations | None:
-    """The means, or None where pruned components become zero."""
+    """The means, or None if pruned components become zero."""
     if fill == "zero":
         return None
     if fill != "mean":
@@ -139,7 +139,7 @@ def _free_folder(out: str | Path) -> Path:
 def _check_fits(
     source: str | Path, model: Any, mask: Mask, means: MeanActivations | None
 ) -> tuple[Any, int | None]:
-    """Check all against the model that mechcore runs; its class and padding id."""
+    """Check everything against the model that mechcore runs; return its class and padding id."""
     hf_model: Any = weights_of(model)
     family = architecture_of(hf_model.config)
     if family.projections is None:
@@ -155,7 +155,7 @@ def _check_fits(
 
 
 def _is_of(identity: Identity, model: Any, load: Callable[..., Any]) -> bool:
-    """Whether a mask was found on the checkpoint, be it in another precision or backend."""
+    """Whether a mask was found on the checkpoint, in any precision or backend."""
     if not identity.differences(ModelIdentity.of(model)):
         return True
     for backend in ("bridge", "hooked"):
@@ -185,7 +185,7 @@ def _fold(model: Any, mask: Mask, means: MeanActivations | None) -> Any:
 
 
 def projection_of(model: Any, layer: int, *, mlp: bool) -> tuple[str, bool]:
-    """Where the output projection of heads or an MLP is, and whether it is transposed."""
+    """The path of the output projection of heads or an MLP, and whether it is transposed."""
     paths = architecture_of(model.config).projections
     assert paths is not None
     path = paths[mlp].format(layer)
@@ -202,8 +202,8 @@ def folded(
 ) -> dict[str, Tensor]:
     """Output projections with gates ``mean + m * (x - mean)`` folded in, differentiably.
 
-    With gates of 1 they are the model's own, bit for bit. ``means`` are pooled over positions;
-    None stands for means of zero.
+    With gates of 1 they equal the model's own exactly. ``means`` are pooled over positions; None
+    stands for means of zero.
     """
     new: dict[str, Tensor] = {}
     for layer in range(shape.n_layers):

@@ -1,4 +1,4 @@
-"""What is not finite means nothing: no accuracy, no mean, no score comes of it."""
+"""Logits that are not finite are refused: no accuracy, mean or score is computed from them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def check_finite(
     *,
     never: bool = False,
 ) -> None:
-    """Raise `NotFiniteError` unless logits are finite: NaN has a largest class, too.
+    """Raise `NotFiniteError` unless logits are finite: even NaN has an argmax.
 
-    ``examples`` are the numbers of the examples, ``dtype`` what the logits were computed in, if not
-    their own; ``never`` allows minus infinity for classes that have it in every example.
+    ``examples`` are the numbers of the examples, ``dtype`` the precision of computation, if not
+    that of the logits; ``never`` allows minus infinity for classes that have it in every example.
     """
     if bool(logits.isfinite().all()):
         return

@@ -18,14 +18,14 @@ def has_hooked_transformer() -> bool:
 
 
 def can_be_hooked(architecture: str) -> bool:
-    """Whether checkpoints of a class of Hugging Face can be read as a HookedTransformer."""
+    """Whether checkpoints of a Hugging Face class can be loaded as a HookedTransformer."""
     return architecture == _GPT2 and has_hooked_transformer()
 
 
 def hooked_transformer(
     name: str, architecture: str, hf_model: Any, device: str | torch.device, dtype: torch.dtype
 ) -> Any:
-    """The same GPT-2, with its weights as they are; raises `InputError` for what is none."""
+    """The same GPT-2, with unprocessed weights; raises `InputError` for other models."""
     try:
         from transformer_lens import HookedTransformer, HookedTransformerConfig
         from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
@@ -44,7 +44,7 @@ def hooked_transformer(
         cfg = HookedTransformerConfig(**_sizes(hf_model.config), device=str(device), dtype=dtype)
         cfg.original_architecture, cfg.model_name = architecture, name
         model = HookedTransformer(cfg, move_to_device=False).to(device, print_details=False)
-        model.config = hf_model.config  # whose padding token batches are looked through for
+        model.config = hf_model.config  # has the padding token that batches are checked for
         model.load_and_process_state_dict(
             convert_gpt2_weights(hf_model, cfg),
             fold_ln=False,
@@ -52,7 +52,7 @@ def hooked_transformer(
             center_unembed=False,
             fold_value_biases=False,
         )
-    except Exception as error:  # what it makes of a configuration is of any kind
+    except Exception as error:  # a configuration can cause any kind of error
         raise InputError(
             f"checkpoint {name}: TransformerLens cannot make a HookedTransformer of it: "
             f'{reason(error)}; use backend "bridge"'
@@ -61,7 +61,7 @@ def hooked_transformer(
 
 
 def _sizes(config: Any) -> dict[str, Any]:
-    """A GPT-2 configuration in TransformerLens's words."""
+    """A GPT-2 configuration in TransformerLens's format."""
     return {
         "n_layers": config.n_layer,
         "n_heads": config.n_head,

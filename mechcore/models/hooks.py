@@ -1,4 +1,4 @@
-"""The state in which a model is measured, and hooks that see its own runs alone."""
+"""The state in which a model is measured, and hooks limited to its own runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mechcore.errors import MechcoreError
 Hook: TypeAlias = Callable[..., Any]
 
 _SLOW_BRIDGES = version("transformer-lens").startswith("3.")
-"""Whether ``hooks`` of a bridge lists all hook points anew for each name, 2 ms for 6 layers."""
+"""Whether ``hooks`` of a bridge lists all hook points again for each name, 2 ms for 6 layers."""
 
 
 @contextmanager
 def evaluating(model: Any, *, training: bool = False) -> Iterator[None]:
-    """Run a block in evaluation mode (or ``training``), and give every module its mode back."""
+    """Run a block in evaluation mode (or ``training``), then restore the mode of every module."""
     parts = (model, getattr(model, "original_model", model))  # a bridge does not list what it wraps
     others = [m for part in parts for m in part.modules() if m.training != training]
     for module in others:
@@ -34,10 +34,10 @@ def evaluating(model: Any, *, training: bool = False) -> Iterator[None]:
 def hooked(
     model: Any, hooks: Sequence[tuple[str, Hook]], elsewhere: str | None = None
 ) -> Iterator[None]:
-    """Add forward hooks that see the runs of this model in this thread alone.
+    """Add forward hooks that apply only to runs of this model in this thread.
 
-    A deep copy of the model takes its hooks along, and other threads run the same hook points: in
-    these runs the hooks do nothing, or raise an error with the message ``elsewhere``.
+    A deep copy of the model keeps its hooks, and other threads run the same hook points: in these
+    runs the hooks do nothing, or raise an error with the message ``elsewhere``.
     """
     points = model.hook_dict
     own = [(name, *_own(points[name], hook, elsewhere)) for name, hook in hooks]
@@ -56,11 +56,11 @@ def hooked(
 
 
 def _own(point: Any, act: Hook, elsewhere: str | None) -> tuple[Hook, Hook]:
-    """A hook before a hook point, which notes what runs, and one that looks whether it is it."""
+    """A hook before a hook point that notes the running module, and one that checks it."""
     thread, running = threading.get_ident(), threading.local()
 
     def note(module: Any, _: Any) -> None:
-        running.module = module  # TransformerLens tells hooks of a copy that they are the original
+        running.module = module  # in a copy, TransformerLens passes hooks the original point
 
     def at(value: Any, hook: Any) -> Any:
         if running.module is not point:

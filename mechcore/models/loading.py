@@ -68,31 +68,31 @@ def load_model(
     Args:
         source: a directory in Hugging Face format, a hub id, a GGUF file (which the package
             ``gguf`` reads), or an already built HookedTransformer, HookedEncoder or
-            TransformerBridge, which is checked and returned as it is.
+            TransformerBridge, which is checked and returned unchanged.
         backend: ``"bridge"`` wraps the Hugging Face model in a TransformerBridge;
             ``"hooked"`` builds a HookedTransformer (TransformerLens 3, GPT-2 only), without
             weight processing, so that activations stay those of the checkpoint.
-        device: where the weights go; the processor if neither this nor ``device_map`` is given.
+        device: device of the weights; the CPU if neither this nor ``device_map`` is given.
         dtype: precision of the weights.
-        device_map: in place of ``device``, how accelerate spreads a bridge over devices:
+        device_map: instead of ``device``, how accelerate spreads a bridge over devices:
             ``"auto"``, ``"balanced"``, ``"cpu"`` or the device of every module by name. All
-            weights must find room in their memory; see docs/how-to/large-models.md.
+            weights must fit in their memory; see docs/how-to/large-models.md.
         revision: branch, tag or commit of a hub id.
-        task: what the checkpoint must be; None reads it from its configuration.
-        head: whether there must be a head. If not, encoders whose head is none that mechcore
-            reads (pretrained BERT and RoBERTa, say) give hidden states [batch, pos, d_model], which
+        task: required kind of checkpoint; None takes it from the configuration.
+        head: whether a head is required. If not, encoders without a head that mechcore reads
+            (such as pretrained BERT and RoBERTa) give hidden states [batch, pos, d_model], which
             is enough to see what heads attend to.
-        allow_pickle: read ``pytorch_model.bin`` where there are no safetensors. A pickle can run
-            code when it is read; torch's check that it holds nothing but tensors stays on.
+        allow_pickle: read ``pytorch_model.bin`` if there are no safetensors. A pickle can run code
+            when it is read; torch's check that it contains only tensors stays on.
 
     Returns:
-        A model in evaluation mode, with frozen weights and eager attention, so that every hook
-        point fires.
+        A model in evaluation mode, with frozen weights and eager attention, so every hook point
+        fires.
 
     Raises:
-        InputError: the checkpoint is missing or damaged, brings code or is a pickle that is not
+        InputError: the checkpoint is missing or damaged, contains code, is a pickle that is not
             allowed, has no head that mechcore can read, or its architecture has no adapter; or
-            the devices are none of this machine's, or do not hold all weights.
+            the devices do not exist on this machine, or cannot hold all weights.
     """
     check_placing(source, backend, device, device_map)
     if not isinstance(source, (str, Path)):
@@ -147,7 +147,7 @@ def load_model(
 
 
 def _check_weights(name: str, hf_model: Any, architecture: str, report: Report) -> None:
-    """Make sure that all weights are from the checkpoint, and all of its own are read."""
+    """Raise `InputError` unless the weights of the model and the checkpoint are the same."""
     check_sizes(name, report)
     if missing := sorted(report["missing_keys"]):
         remedy = "what is missing would be random: save the whole fine-tuned model again"
@@ -159,7 +159,7 @@ def _check_weights(name: str, hf_model: Any, architecture: str, report: Report) 
 
 
 def _architecture(config: Any, where: dict[str, str]) -> str:
-    """The name of the model's class; GGUF files leave it out, and hold language models."""
+    """The name of the model's class; GGUF files lack it, and contain language models."""
     if "gguf_file" in where:
         return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, "none"))
     named = config.architectures
@@ -190,11 +190,11 @@ def read_config(name: str, revision: str | None = None) -> Any:
         raise
     except ImportError as error:
         raise InputError(f"checkpoint {name}: {reason(error)}") from error
-    except Exception as error:  # what transformers makes of a bad configuration is of any kind
+    except Exception as error:  # a bad configuration can cause any kind of error
         problem = (
             "its configuration cannot be used"
             if path.exists()
-            else "neither a local checkpoint nor a hub id that can be reached"
+            else "neither a local checkpoint nor a reachable hub id"
         )
         do = "; take the config.json that was saved with its weights" * path.is_dir()
         raise InputError(
@@ -207,7 +207,7 @@ _NO_CLASSES = {
     "multi_label_classification": "any number of its labels can apply to a text",
     "regression": "its outputs are quantities, not classes",
 }
-"""What the outputs of a classification head are where they are no classes."""
+"""Outputs of classification heads that are not classes."""
 
 
 def _head_of(name: str, architecture: str, config: Any, head: bool) -> str:
@@ -258,14 +258,14 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
         raise InputError(
             f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers that "
             f"can be loaded are those of {', '.join(ARCHITECTURES)} and of the decoders whose "
-            "language models TransformerLens bridges; docs/extend.md says how to add a family"
+            "language models TransformerLens bridges; docs/extend.md explains how to add a family"
         )
     trial = Trial(hf_model, read_pair(name, revision, config))
     try:
         model = build_bridge_from_module(hf_model, architecture, hf_config=config, model_name=name)
     except InputError:
         raise
-    except Exception as error:  # what a bridge makes of an architecture is of any kind
+    except Exception as error:  # an architecture can cause any kind of error
         raise InputError(
             f"checkpoint {name}: TransformerLens cannot bridge {architecture}: {reason(error)}"
         ) from error

@@ -1,4 +1,4 @@
-"""Which model something was found on: an identity computed from the model itself."""
+"""The model that something was found on: an identity computed from the model itself."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mechcore.models.protocol import dtype_of, weights_of
 
 @dataclass(frozen=True)
 class ModelIdentity(Identity):
-    """What tells one model from another, computed from the model itself."""
+    """What distinguishes one model from another, computed from the model itself."""
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
-        """Compute the identity; the digest of all weights again only when sums over them change."""
+        """Compute the identity; the digest of all weights is renewed only if their sums change."""
         sums = _sums_of_weights(model)
         known = _identities.get(model)
         if known is not None and known[0] == sums:
@@ -44,13 +44,13 @@ def check_is_mask(mask: Any) -> None:
     """Raise `InputError` unless it is a mask."""
     if not isinstance(mask, Mask):
         raise InputError(
-            f"mask: found {type(mask).__name__}; expected a Mask, as by "
+            f"mask: found {type(mask).__name__}; expected a Mask, such as "
             'Mask.full(model).without("L0.H1"), or Mask.stack(masks) for several'
         )
 
 
 def check_masks(masks: Iterable[Mask], model: Any) -> None:
-    """Check that masks fit a model, and are its own if they know: else `MismatchError`."""
+    """Raise `MismatchError` unless masks fit a model and, if they record one, are its own."""
     identities = set()
     for mask in masks:
         check_is_mask(mask)
@@ -67,7 +67,7 @@ def check_masks(masks: Iterable[Mask], model: Any) -> None:
 
 
 def _sums_of_weights(model: Any) -> str:
-    """A digest of exact sums over rows of the bits of weights; any bit, or order, changes it."""
+    """A digest of exact sums over rows of the bits of weights; any bit or order changes it."""
     digest, row = hashlib.sha256(), 8 * _COLUMNS
     for name, tensor in weights_of(model).state_dict().items():
         raw = tensor.detach().contiguous().flatten().view(torch.uint8)
@@ -81,6 +81,6 @@ def _sums_of_weights(model: Any) -> str:
     return digest.hexdigest()
 
 
-_COLUMNS = 1021  # a prime, so that no shift by whole heads or neurons is one by whole rows
+_COLUMNS = 1021  # a prime, so no shift by whole heads or neurons is a shift by whole rows
 _identities: weakref.WeakKeyDictionary[Any, tuple[Any, ModelIdentity]]
 _identities = weakref.WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""The protocol that every model meets: hook names, one forward call, and facts."""
+"""The protocol that all models follow: hook names, one forward call, and facts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hook_mlp_out(layer: int) -> str:
 
 
 def output_hooks(shape: ModelShape) -> list[tuple[Literal["z", "mlp"], int, str]]:
-    """Kind, layer and name of the hook points at which all components put out."""
+    """Kind, layer and name of the hook points of all components' outputs."""
     kinds: list[tuple[Literal["z", "mlp"], Callable[[int], str]]] = [("z", hook_z)]
     kinds += [("mlp", hook_mlp_out)] * shape.has_mlps
     return [(kind, i, name(i)) for i in range(shape.n_layers) for kind, name in kinds]
@@ -84,7 +84,7 @@ def kind_of(model: Any) -> str:
 
 
 def _family(model: Any) -> Architecture | None:
-    """What is known of a bridge's family."""
+    """The family of a bridge."""
     return architecture_of(model.original_model.config) if kind_of(model) == "bridge" else None
 
 
@@ -96,7 +96,7 @@ def is_classifier(model: Any) -> bool:
 
 
 def is_causal(model: Any) -> bool:
-    """Whether a position can attend to later ones never (decoder) or may (encoder)."""
+    """Whether positions never attend to later ones (decoder), or may (encoder)."""
     if family := _family(model):
         return family.causal
     decoder = kind_of(model) == "hooked-transformer"
@@ -104,7 +104,7 @@ def is_causal(model: Any) -> bool:
 
 
 def reach_of(model: Any, layer: int) -> int | None:
-    """How many tokens away the furthest key is that a layer attends to; None where all are."""
+    """Distance in tokens to the furthest key that a layer attends to; None if unlimited."""
     if family := _family(model):
         return family.reach(layer)
     types = getattr(model.cfg, "attn_types", None)
@@ -112,7 +112,7 @@ def reach_of(model: Any, layer: int) -> int | None:
 
 
 def n_kv_heads(model: Any) -> int:
-    """How many heads have keys and values of their own; fewer than heads where they are grouped."""
+    """Number of heads with their own keys and values; fewer than all if they are grouped."""
     if kind_of(model) == "bridge":
         grouped = getattr(model.original_model.config, "num_key_value_heads", None)
     else:
@@ -122,7 +122,7 @@ def n_kv_heads(model: Any) -> int:
 
 
 def n_token_types(model: Any) -> int:
-    """How many types of tokens the model knows: 0 if it reads none, 1 if it tells none apart."""
+    """Number of token types: 0 if the model reads none, 1 if it distinguishes none."""
     kind = kind_of(model)
     if kind == "hooked-encoder":
         return len(model.embed.token_type_embed.W_token_type)
@@ -132,13 +132,13 @@ def n_token_types(model: Any) -> int:
 
 
 def n_tokens(model: Any) -> int:
-    """How many token ids the model knows, counted from 0: the rows of its embedding."""
+    """Number of token ids of the model, counted from 0: the rows of its embedding."""
     inner = model.embed.original_component if kind_of(model) == "bridge" else None
     return int(getattr(inner, "num_embeddings", None) or model.cfg.d_vocab)
 
 
 def name_of(model: Any) -> str:
-    """The model's class and, where it is known, its checkpoint, for messages."""
+    """The model's class and, if known, its checkpoint, for messages."""
     inner = weights_of(model)
     source = getattr(getattr(inner, "config", None), "name_or_path", None)
     return type(inner).__name__ + (f" ({source})" if source else "")
@@ -152,12 +152,12 @@ def model_classes(model: Any, given: Sequence[str] | None = None) -> list[str] |
 
 
 def n_rows(model: Any) -> int:
-    """How many classes the head of a classifier has."""
+    """Number of classes of a classifier's head."""
     return int(model.original_model.config.num_labels)
 
 
 def device_of(model: Any) -> torch.device:
-    """The device of the model's first parameter, where inputs go and logits come back."""
+    """The device of the model's first parameter, and so of inputs and logits."""
     return next(weights_of(model).parameters()).device
 
 
@@ -167,7 +167,7 @@ def dtype_of(model: Any) -> torch.dtype:
 
 
 def devices_of(model: Any) -> list[torch.device]:
-    """The devices that hold the model's weights; the first is that of its inputs and logits."""
+    """The devices of the model's weights; the first is that of its inputs and logits."""
     return list(dict.fromkeys(p.device for p in weights_of(model).parameters()))
 
 
@@ -179,7 +179,7 @@ def weights_of(model: Any) -> nn.Module:
 def named_weights(model: Any) -> dict[str, nn.Parameter]:
     """Every weight of the model once, by its name in the checkpoint's own module.
 
-    Of fused matrices (GPT-2, Phi-3) only the parts that a bridge runs, which share their memory.
+    For fused matrices (GPT-2, Phi-3), only the parts that a bridge runs, which share their memory.
     """
     return {
         name.replace("_original_component.", ""): weight
@@ -198,7 +198,7 @@ def n_parameters(model: Any) -> int:
 
 @contextmanager
 def frozen(model: Any) -> Iterator[None]:
-    """Keep gradients away from the model's weights, and record all others, inside the block."""
+    """Disable gradients of the model's weights, and record all others, inside the block."""
     trainable = [p for p in weights_of(model).parameters() if p.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
@@ -214,14 +214,14 @@ def frozen(model: Any) -> Iterator[None]:
 def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     """Logits of one batch: [batch, class] from classifiers, [batch, pos, vocab] from others.
 
-    The model runs in evaluation mode, whatever its own. A batch has ``input_ids`` and optionally
-    ``attention_mask`` and ``token_type_ids``, each [batch, pos]; other entries are ignored, unless
-    Hugging Face would answer otherwise.
+    The model always runs in evaluation mode. A batch has ``input_ids`` and optionally
+    ``attention_mask`` and ``token_type_ids``, each [batch, pos]; other entries are ignored, but
+    refused if they would change Hugging Face's answer.
 
     Raises:
-        InputError: the batch has no ``input_ids``, shapes differ, the model does not know a token
-            or token type, or the attention mask is none of zeros and ones, cannot be that of the
-            tokens, or is missing where rows are padded.
+        InputError: the batch has no ``input_ids``, shapes differ, the model lacks a token or token
+            type, or the attention mask is not of zeros and ones, cannot be that of the tokens,
+            or is missing although rows are padded.
     """
     inputs = model_inputs(model, batch)
     with evaluating(model):
@@ -247,8 +247,8 @@ def logits_of(model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "batch 
 def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]]:
     """The tensors of ``batch`` that ``model`` reads, checked, in the layout its hooks will see.
 
-    All are of type long. An absent attention mask becomes all ones; an encoder's rows get their
-    padding on the right. Raises as `forward`.
+    All are of type long. A missing attention mask becomes all ones; the padding of an encoder's
+    rows moves to the right. Raises as `forward`.
     """
     if not hasattr(batch, "keys") or "input_ids" not in batch:
         given = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
@@ -300,7 +300,7 @@ def padding_token(model: Any) -> tuple[int | None, bool]:
 
 
 def _check_steady(ids: Tensor, model: Any) -> None:
-    """Refuse batches that are so long that the answers of their shorter texts change."""
+    """Refuse batches so long that the answers to their shorter texts change."""
     family = _family(model)
     steady = family.steady_length if family else None
     if steady is not None and ids.shape[1] > steady:
@@ -313,22 +313,22 @@ def _check_steady(ids: Tensor, model: Any) -> None:
 
 
 def longest_input(model: Any) -> int:
-    """How many tokens the model has positions for that are the same in every batch."""
+    """Maximum number of tokens for which positions are the same in every batch."""
     family = _family(model)
     return family.longest_text if family else int(model.cfg.n_ctx)
 
 
 def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
-    """Index of every row's last real token, whichever side is padded."""
+    """Index of every row's last real token, with padding on either side."""
     positions = torch.arange(mask.shape[1], device=mask.device)
     return (positions * (mask != 0)).argmax(1)
 
 
 def read_position(model: Any, inputs: Mapping[str, Tensor]) -> Int[Tensor, " batch"]:
-    """Position of every row whose last state the logits of the answer are made of.
+    """Position in every row whose last state gives the logits of the answer.
 
-    That is an encoder's first and a language model's last real one. A decoder's classification head
-    reads the last token that is not the padding token, which may also end a text.
+    It is the first of an encoder and the last real one of a language model. A decoder's
+    classification head reads the last token other than the padding token, which may end a text.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     if not is_causal(model):
@@ -340,8 +340,8 @@ def read_position(model: Any, inputs: Mapping[str, Tensor]) -> Int[Tensor, " bat
 
 
 def check_hooks(model: Any, names: Iterable[str]) -> None:
-    """Raise `InputError` unless the model has these hook points; a bridge ignores unknown names."""
-    known = model.hook_dict  # a bridge makes it anew every time
+    """Raise `InputError` for missing hook points; a bridge would ignore unknown names."""
+    known = model.hook_dict  # a bridge builds it every time
     missing = [name for name in names if name not in known]
     if missing:
         raise InputError(
@@ -351,7 +351,7 @@ def check_hooks(model: Any, names: Iterable[str]) -> None:
 
 
 def check_patterns(wanted: Iterable[int], seen: Iterable[int]) -> None:
-    """Raise `InputError` unless attention patterns came from all layers ``wanted``."""
+    """Raise `InputError` unless all ``wanted`` layers gave attention patterns."""
     if missing := set(wanted) - set(seen):
         raise InputError(
             f"model: ran without computing the attention pattern of layer {min(missing)}; "

@@ -1,6 +1,6 @@
-"""A model's layers as plain functions of its weights, to run from any layer on.
+"""A model's layers as plain functions of its weights, to run from any layer.
 
-``row`` is an example under one mask; ``pos`` is 1 where only the read position is left.
+``row`` is an example under one mask; ``pos`` is 1 if only the read position is left.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Linear:
     bias: Float[Tensor, " out"] | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply it to the last axis."""
+        """Apply the map to the last axis."""
         return F.linear(x, self.weight, self.bias)
 
     @classmethod
     def joined(cls, parts: Sequence[Linear]) -> Linear:
-        """One map with the outputs of ``parts`` one after another."""
+        """One map with the concatenated outputs of ``parts``."""
         biases = None
         if any(part.bias is not None for part in parts):
             biases = torch.cat(
@@ -96,12 +96,12 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What the layers need to know of one batch.
+    """What the layers need to know about one batch.
 
     Attributes:
         real: which positions hold tokens, or None if all do.
         rotary: cosines and sines of the rotary embedding, each [batch, 1, pos, rotated].
-        read: position whose output is read, [batch]; None if all are.
+        read: position of the output read, [batch]; None for all.
         padded_right: whether all padding is on the right.
     """
 
@@ -119,11 +119,11 @@ class Stack:
         layers: the layers.
         n_heads, n_kv_heads, d_head: sizes of attention.
         post_norm: whether normalisation follows the residual add (BERT) or precedes the block.
-        causal: whether positions attend to earlier ones only.
+        causal: whether positions attend only to earlier ones.
         activation: of the MLPs.
         embed: residual stream before the first layer, [batch, pos, d_model], of model inputs.
-        head: what stands before the last matrix, [row, d_model], of the residual stream
-            [row, d_model] after the last layer.
+        head: from the residual stream after the last layer, [row, d_model], to the input of the
+            last matrix, [row, d_model].
         out: the last matrix, to the logits.
         rotary: cosines and sines [batch, pos, rotated] of positions [batch, pos], or None.
     """
@@ -148,7 +148,7 @@ class Stack:
         return replace(self, layers=tuple(layer.to(dtype) for layer in self.layers))
 
     def context(self, inputs: Inputs, read: Int[Tensor, " batch"] | None) -> Context:
-        """Prepare for what `model_inputs` returns; ``read`` is the position that is read."""
+        """The context of what `model_inputs` returned; ``read`` is the read position."""
         mask = inputs["attention_mask"] != 0
         rotary = None
         if self.rotary is not None:
@@ -162,7 +162,7 @@ class Stack:
     def z(
         self, layer: int, x: Float[Tensor, "row pos d_model"], context: Context, heads: list[int]
     ) -> Float[Tensor, "row pos head d_head"]:
-        """Outputs of ``heads`` before W_O; in the last layer, where one position is read, its."""
+        """Outputs of ``heads`` before W_O; in the last layer, only at the read position, if any."""
         weights = self.layers[layer]
         if not self.post_norm:
             x = weights.norm_attn(x)
@@ -193,7 +193,7 @@ class Stack:
     def _with_gradients(
         self, q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, scale: float
     ) -> Tensor:
-        """Attention in single steps: on a CPU the kernel's way back takes six times as long."""
+        """Attention step by step: the kernel's backward pass takes six times as long on a CPU."""
         if k.shape[1] != q.shape[1]:
             k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
         scores = (q * scale) @ k.mT
@@ -207,8 +207,8 @@ class Stack:
         """Z at the read position.
 
         Scores and sums are over the residual stream itself: q . (W_K x) = (W_K^T q) . x, and
-        sum_j p_j W_V x_j = W_V sum_j p_j x_j. A rotary embedding turns keys by position, so there
-        keys are computed.
+        sum_j p_j W_V x_j = W_V sum_j p_j x_j. A rotary embedding rotates keys by position, so
+        there keys are computed.
         """
         assert context.read is not None
         rows = torch.arange(len(x), device=x.device)
@@ -270,7 +270,7 @@ class Stack:
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
     def _mask(self, context: Context, n_rows: int, n_pos: int) -> Tensor | None:
-        """Which keys each query sees, [row, 1, pos or 1, pos]; None where `is_causal` says all."""
+        """Which keys each query sees, [row, 1, pos or 1, pos]; None where `is_causal` suffices."""
         if context.real is None:
             return None
         real = self._for_rows(context.real, n_rows)[:, None, None]
@@ -284,7 +284,7 @@ class Stack:
     def _readable(
         self, context: Context, n_rows: int, n_pos: int, read: Tensor
     ) -> Bool[Tensor, "row pos"] | None:
-        """Which positions the read position sees, or None for all."""
+        """Positions that the read position sees; None for all."""
         allowed = None if context.real is None else self._for_rows(context.real, n_rows)
         if not self.causal:
             return allowed
@@ -311,7 +311,7 @@ class Stack:
     def project(
         self, layer: int, z: Float[Tensor, "*rest head d_head"], heads: list[int], bias: bool
     ) -> Float[Tensor, "*rest d_model"]:
-        """What W_O makes of z of ``heads``, in the layer's precision."""
+        """W_O applied to z of ``heads``, in the layer's precision."""
         o = self.layers[layer].o
         weight = o.weight
         if len(heads) < self.n_heads:
@@ -324,13 +324,13 @@ class Stack:
         z: Float[Tensor, "row head batch pos d_head"],
         heads: Int[Tensor, "row head"],
     ) -> Float[Tensor, "row batch pos d_model"]:
-        """What W_O makes of z of other heads in every row, without its bias."""
+        """W_O applied to z of different heads in every row, without its bias."""
         weight = self.layers[layer].o.weight.unflatten(1, (self.n_heads, self.d_head))
         weight = chosen(weight, 1, heads.flatten().tolist()).unflatten(1, heads.shape)
         return torch.einsum("rhbpd,mrhd->rbpm", z.to(weight.dtype), weight)
 
     def after_attention(self, layer: int, x: Tensor) -> Tensor:
-        """The residual stream after attention was added to it."""
+        """The residual stream after adding attention."""
         return self.layers[layer].norm_attn(x) if self.post_norm else x
 
     def mlp(self, layer: int, x: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "*rest d_model"]:
@@ -347,18 +347,18 @@ class Stack:
         return weights.down(inner)
 
     def after_mlp(self, layer: int, x: Tensor) -> Tensor:
-        """The residual stream after the MLP was added to it."""
+        """The residual stream after adding the MLP."""
         return self.layers[layer].norm_mlp(x) if self.post_norm else x
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[None]:
-    """A block without cuDNN's attention: on a GPU it plans a second for every new shape."""
+    """A block without cuDNN's attention, which on a GPU plans for a second per new shape."""
     kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     return sdpa_kernel(kernels) if device.type == "cuda" else nullcontext()
 
 
 def disagreement(got: Tensor, expected: Tensor, own: float = 0.0) -> str | None:
-    """In how far logits are not the model's, which rounding moves by ``own``; None if they are."""
+    """How logits differ from the model's, which rounding moves by ``own``; None if they agree."""
     difference = apart(got, expected)
     allowed = min(max(5e-2, 4 * own), 0.2) if expected.element_size() == 2 else 1e-3
     if difference <= allowed:
@@ -367,8 +367,8 @@ def disagreement(got: Tensor, expected: Tensor, own: float = 0.0) -> str | None:
 
 
 def apart(got: Tensor, expected: Tensor) -> float:
-    """The largest difference of logits, times the largest of them, or 1 where that is more."""
+    """The largest difference of logits, relative to the largest of them or 1 if that is more."""
     exact = expected.float()
-    said = exact.isfinite()  # words that are never said have minus infinity in both
+    said = exact.isfinite()  # words never predicted have minus infinity in both
     scale = max(1.0, float(exact[said].abs().max()))
     return float((got - exact)[said | got.isfinite()].abs().max()) / scale

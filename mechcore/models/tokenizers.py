@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints: their token types, and whether a model knows their ids."""
+"""Tokenizers of checkpoints: their token types, and whether a model has their ids."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mechcore.models.protocol import n_tokens, name_of
 
 _TYPES = "token_type_ids"
 _REMEDY = (
-    'take the tokenizer that the model was trained with, or set "tokenizer_class": '
-    '"PreTrainedTokenizerFast" in tokenizer_config.json, which takes tokenizer.json as it is'
+    'use the tokenizer that the model was trained with, or set "tokenizer_class": '
+    '"PreTrainedTokenizerFast" in tokenizer_config.json, which reads tokenizer.json unchanged'
 )
 _doubtful: weakref.WeakSet[PreTrainedTokenizerBase] = weakref.WeakSet()
-"""Tokenizers of which nothing says whether their models were trained with token types."""
+"""Tokenizers for which it is unknown if their models were trained with token types."""
 
 
 def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The checkpoint's own tokenizer; padding falls back to the end-of-text token.
 
-    Where its model tells the texts of a pair apart, it gives ``token_type_ids``, also if its class
-    leaves them out in transformers 5; not if ``model_input_names`` in its ``tokenizer_config.json``
+    If its model distinguishes the texts of a pair, it gives ``token_type_ids``, even if its class
+    omits them in transformers 5, unless ``model_input_names`` in its ``tokenizer_config.json``
     does.
 
     Raises:
-        InputError: there is none, or it brings code along.
+        InputError: there is none, or it contains code.
     """
     where = place_of(str(source))
     try:
@@ -43,10 +43,10 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             tokenizer = AutoTokenizer.from_pretrained(
                 **where, revision=revision, trust_remote_code=False
             )
-            tokenizer("a")  # some are loaded and fail when they are used
+            tokenizer("a")  # some load, but fail when used
     except InputError:
         raise
-    except Exception as error:  # tokenizers raises errors without a type of their own
+    except Exception as error:  # tokenizers raises plain exceptions
         raise InputError(
             f"checkpoint {source}: no usable tokenizer: {reason(error)}; {_REMEDY}"
         ) from error
@@ -55,7 +55,7 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
             "needs a fast one (tokenizer.json) to know which pieces form a word"
         )
-    # Without tokenizer files, transformers makes up a tokenizer with only special tokens.
+    # Without tokenizer files, transformers invents a tokenizer with only special tokens.
     if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
         raise InputError(
             f"checkpoint {source}: no usable tokenizer: found only special tokens; save "
@@ -87,30 +87,30 @@ def _settle(tokenizer: PreTrainedTokenizerBase, source: str, revision: str | Non
     if 0 < max(types) < known and _says_nothing(tokenizer):
         names = [*tokenizer.model_input_names, _TYPES]
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
-        # Up to transformers 4, tokenizers that do not say what they give gave token types.
+        # Up to transformers 4, tokenizers without model_input_names gave token types.
         if not str(config.transformers_version or "4.").startswith(("1.", "2.", "3.", "4.")):
             _doubtful.add(tokenizer)
 
 
 def known_types(config: Any) -> int:
-    """How many types of tokens a model knows, from its configuration."""
+    """Number of token types of a model, from its configuration."""
     return getattr(config, "type_vocab_size", 0) or 0
 
 
 def read_pair(source: str, revision: str | None, config: Any) -> dict[str, Tensor] | None:
-    """A pair of texts as a model reads it; None where it knows no types, or has no tokenizer."""
+    """A pair of texts as a model reads it; None without token types or a tokenizer."""
     if known_types(config) < 2:
         return None
     try:
         tokenizer = load_tokenizer(source, revision=revision)
         pair = {**tokenizer("it is so", "no it is not", return_tensors="pt")}
         return pair if _TYPES not in pair or pair[_TYPES].max() < known_types(config) else None
-    except Exception:  # whatever a tokenizer cannot do is said where it is needed
+    except Exception:  # errors are reported where the tokenizer is needed
         return None
 
 
 def _says_nothing(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether token types are left out by the class alone, and by nobody who chose to."""
+    """Whether token types are omitted only by the class's default, not by a setting."""
     names = tokenizer.model_input_names
     return (
         _TYPES not in names
@@ -122,7 +122,7 @@ def _says_nothing(tokenizer: PreTrainedTokenizerBase) -> bool:
 def as_read(
     encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase, known: int, reader: str
 ) -> EncodedExamples:
-    """Examples with the token types that their model (``reader``) reads, or without."""
+    """Examples with the token types that their model (``reader``) reads, if any."""
     types = encoded.token_type_ids
     if types is None or not any(map(any, types)):
         return encoded
@@ -140,7 +140,7 @@ def as_read(
         return without
     if nothing_said or tokenizer in _doubtful:
         warn(
-            f"{kind} does not say if it gives token types, but {reader} distinguishes {known}; "
+            f"{kind} does not specify token types, but {reader} distinguishes {known}; "
             "using those of its layout, as up to transformers 4; if the model was "
             'trained without them, as by transformers 5, set "model_input_names": '
             '["input_ids", "attention_mask"] in tokenizer_config.json; else add "token_type_ids"'
@@ -149,10 +149,10 @@ def as_read(
 
 
 def check_vocabulary(source: str, tokenizer: PreTrainedTokenizerBase, model: Any) -> None:
-    """Raise `InputError` unless the embedding has a row for every id that a text can give.
+    """Raise `InputError` unless the embedding has a row for every id that a text can have.
 
-    Special tokens count where the tokenizer puts them around texts; others, such as a padding
-    token that no batch may need, are checked when a batch has them.
+    Special tokens count if the tokenizer adds them to texts; others, such as a padding token that
+    no batch may need, are checked when they occur in a batch.
     """
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special -= {*tokenizer("a")["input_ids"]}
@@ -162,5 +162,5 @@ def check_vocabulary(source: str, tokenizer: PreTrainedTokenizerBase, model: Any
         raise InputError(
             f"checkpoint {source}: its tokenizer ({type(tokenizer).__name__}) has the token "
             f"{ids[largest]!r} with id {largest}; expected ids from 0 to {rows - 1}, the rows of "
-            f"the embedding of {name_of(model)}: save the model's own tokenizer beside it"
+            f"the embedding of {name_of(model)}: save the model's own tokenizer with it"
         )

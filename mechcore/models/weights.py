@@ -1,4 +1,4 @@
-"""The weights of a checkpoint: where they are, how they are read, and what may be wrong."""
+"""The weights of a checkpoint: finding, reading and checking them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from mechcore.errors import InputError, first_names, reason, shown
 from mechcore.models.checkpoint_files import file_of, no_checkpoint, refuse_stand_in, without_bars
 
 Report: TypeAlias = Mapping[str, Any]
-"""What transformers says of a checkpoint's weights (``output_loading_info``)."""
+"""Transformers' report on a checkpoint's weights (``output_loading_info``)."""
 
 _PLAIN = {"F64", "F32", "BF16", "F16", "float64", "float32", "bfloat16", "float16"}
-"""Types of numbers that are no quantized weights, by their names in safetensors and in torch."""
+"""Number types of unquantized weights, by their names in safetensors and in torch."""
 
 _HARMLESS = re.compile(
     r"(^|\.)(pooler\..*|position_ids|token_type_ids|num_batches_tracked|inv_freq|embed_positions|causal_mask"
     r"|attn\.(attention\.)?(masked_)?bias|(self_)?attention\.(masked_)?bias)$"
 )
-"""A pooler that the class has no use for, and what older versions saved that is no weight."""
+"""A pooler that the class does not use, and buffers that older versions saved."""
 
 _OTHER_HEADS = {
     *("cls", "predictions", "lm_head", "lm_predictions", "mask_predictions", "sop_classifier"),
     *("vocab_transform", "vocab_layer_norm", "vocab_projector", "generator_predictions"),
     *("generator_lm_head", "discriminator_predictions", "qa_outputs", "score", "v_head"),
 }
-"""Heads of pretraining and of other tasks, which may have stayed in the files of a checkpoint."""
+"""Heads of pretraining and other tasks, which may remain in the files of a checkpoint."""
 
 
 def read_weights(
@@ -57,8 +57,8 @@ def read_weights(
 ) -> tuple[Any, Report]:
     """The model as transformers builds it, and its report on the weights, see `check_sizes`.
 
-    ``options`` are further ones of ``from_pretrained``. An `InputError` if there are no weights, or
-    they are a pickle that is not allowed, outside of the checkpoint's folder, or damaged.
+    ``options`` are further ones of ``from_pretrained``. Raises `InputError` if there are no
+    weights, or they are a pickle that is not allowed, outside the checkpoint's folder, or damaged.
     """
     safetensors, files = None, tuple[Path, ...]()
     if "gguf_file" not in options:
@@ -79,12 +79,12 @@ def read_weights(
         return model, report
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"checkpoint {name}: its pickle is damaged, or holds other objects than tensors, "
-            "which mechcore never reads; convert it to safetensors where you trust it"
+            f"checkpoint {name}: its pickle is damaged, or holds objects other than tensors, "
+            "which mechcore never reads; if you trust it, convert it to safetensors"
         ) from error
     except InputError:
         raise
-    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
+    except Exception as error:  # a bad checkpoint can cause any kind of error
         if safetensors and "use_safetensors" in str(error):
             raise _pickle_refused(name, "its pytorch_model.bin", architecture) from error
         packed = _packed(stored) if getattr(config, "quantization_config", None) else ""
@@ -97,7 +97,7 @@ def read_weights(
 
 @contextmanager
 def _without_conversion() -> Iterator[None]:
-    """Keep transformers from having pickles on the hub converted, with a pull request there."""
+    """Keep transformers from requesting conversion of pickles on the hub, in a pull request."""
     variable = "DISABLE_SAFETENSORS_CONVERSION"
     before = os.environ.get(variable)
     os.environ[variable] = "1"
@@ -116,7 +116,7 @@ def _without_conversion() -> Iterator[None]:
 def _find(
     name: str, architecture: str, config: Any, revision: str | None, allow_pickle: bool
 ) -> tuple[bool | None, tuple[Path, ...]]:
-    """Transformers' ``use_safetensors`` (None: pickles where there are none), and the files."""
+    """Transformers' ``use_safetensors`` (None: fall back to pickles), and the files."""
     explicit = getattr(config, "transformers_weights", None)
     names = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if explicit is None else (explicit,)
     for file in names:
@@ -144,7 +144,7 @@ def _pickle_refused(name: str, file: str, architecture: str) -> InputError:
 
 
 def _parts(name: str, path: Path, ending: str) -> tuple[Path, ...]:
-    """The files of weights that an index names, all of the checkpoint; or the one file given."""
+    """The weight files named in an index, all inside the checkpoint; or the given file itself."""
     refuse_stand_in(name, path)
     if path.suffix != ".json":
         return (path,)
@@ -187,7 +187,7 @@ def _check_inside(name: str, source: str, file: Any, endings: tuple[str, ...]) -
 
 
 def _stored_in(name: str, files: Iterable[Path]) -> dict[str, str]:
-    """Number types of the weights in files; nothing if some are missing, or cannot be read."""
+    """Number types of the weights in files; empty if some are missing or unreadable."""
     stored: dict[str, str] = {}
     for path in files:
         try:
@@ -204,19 +204,19 @@ def _stored_in(name: str, files: Iterable[Path]) -> dict[str, str]:
                 f"({reason(error)}; it has {path.stat().st_size} bytes); download or copy it "
                 "again, or save the model again"
             ) from error
-        except Exception:  # where it matters, transformers fails, too
+        except Exception:  # transformers also fails where it matters
             return {}
     return stored
 
 
 def _packed(stored: Mapping[str, str]) -> str:
-    """The weights that are no plain numbers, with their types."""
+    """The weights that are not plain numbers, with their types."""
     names = sorted(f"{name} ({dtype})" for name, dtype in stored.items() if dtype not in _PLAIN)
     return first_names(names, 3, 400)
 
 
 def _refuse_packed(name: str, model: Any, config: Any, stored: Mapping[str, str]) -> None:
-    """Refuse quantized numbers that were read as if they were the weights themselves."""
+    """Refuse quantized numbers that were read as if they were weights."""
     if getattr(model, "is_quantized", False):
         return
     quantization = getattr(config, "quantization_config", None)
@@ -249,7 +249,7 @@ def _type_of(tensor: torch.Tensor) -> str:
 def check_sizes(
     name: str, report: Report, except_for: Callable[[str], bool] = lambda _: False
 ) -> None:
-    """Raise `InputError` for weights of other sizes than the configuration asks for."""
+    """Raise `InputError` for weights whose sizes differ from the configuration's."""
     mismatched = sorted(row for row in report["mismatched_keys"] if not except_for(row[0]))
     if not mismatched:
         return
@@ -263,10 +263,10 @@ def check_sizes(
 
 
 def left_out(model: Any, architecture: str, report: Report) -> list[str]:
-    """The weights of a checkpoint that the model would need to be the same network.
+    """Unread weights of a checkpoint without which the model is a different network.
 
-    Where its class is the one that the checkpoint was saved from (``architecture``), those are
-    all; where the head is another one, or none, they are those of the body.
+    If its class is the one that the checkpoint was saved from (``architecture``), all count; with
+    another head, or none, only those of the body do.
     """
     prefix, body = f"{model.base_model_prefix}.", dict(model.base_model.named_children())
     same = type(model).__name__ == architecture
@@ -284,7 +284,7 @@ def left_out(model: Any, architecture: str, report: Report) -> list[str]:
 
 
 def lacking(name: str, missing: list[str], report: Report, kind: str, remedy: str) -> InputError:
-    """The error for files that lack weights of class ``kind``, with what they have instead."""
+    """The error for files that lack weights of class ``kind``, naming what they have instead."""
     others = sorted(report["unexpected_keys"])
     instead = f", and have {first_names(others, 2, 400)} instead" if others else ""
     return InputError(
@@ -294,7 +294,7 @@ def lacking(name: str, missing: list[str], report: Report, kind: str, remedy: st
 
 
 def not_read(name: str, model: Any, keys: list[str]) -> str:
-    """What is wrong where weights are left out."""
+    """The message for unread weights."""
     return (
         f"checkpoint {name}: the {type(model).__name__} that its config.json describes does not "
         f"read the weights {first_names(keys, 4, 400)} of its files, and would be another network; "

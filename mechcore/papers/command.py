@@ -26,13 +26,13 @@ Quick: TypeAlias = Annotated[
 ]
 
 
-def write_lines(table: pd.DataFrame, out: Path, told: str) -> None:
+def write_lines(table: pd.DataFrame, out: Path, message: str) -> None:
     """Write a table as JSON lines into a new file."""
     if out.suffix != ".jsonl":
         raise InputError(f"--out {out}: expected a name that ends with .jsonl")
     must_not_exist(out, file=True)
     write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
-    print(told)
+    print(message)
 
 
 def do_from_base(

@@ -1,7 +1,7 @@
-"""Repairs of a classifier that fails out of domain, side by side and held out by kind."""
+"""Repairs of a classifier that fails out of domain, compared on repaired and held-out kinds."""
 
 REPAIRED, HELD_OUT, INSIDE = "repaired kinds", "held-out kinds", "in domain"
-"""What figures are of: unseen examples of repaired subsets, other subsets, in-domain data."""
+"""Places of tests: unseen examples of repaired subsets, other subsets, in-domain data."""
 
 OWN_RUNGS = {
     "none": "Nothing",
@@ -15,4 +15,4 @@ OWN_RUNGS = {
     "lora": "LoRA",
     "fine-tune": "FineTune",
 }
-"""Classes of `mechcore.repair.rungs` by the name of the rung, from few fitted numbers to many."""
+"""Classes of `mechcore.repair.rungs` by name of the rung, from few fitted numbers to many."""

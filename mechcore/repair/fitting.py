@@ -18,16 +18,16 @@ from mechcore.evaluation.recalibration import folds_of
 from mechcore.repair.model import RepairableModel, Weights
 from mechcore.repair.rungs import RUNGS, Fitted, Remove, Rung
 
-FOLDS = 2  # of repair examples, to choose by
-CANDIDATES, MOST_REMOVED = 8, 4  # components, by `Remove`
+FOLDS = 2  # of repair examples, to choose settings
+CANDIDATES, MOST_REMOVED = 8, 4  # components, in `Remove`
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
     """What a repair learns from: repair examples, and in-domain texts as the guard.
 
-    ``label`` and ``subset`` are numbers, ``told`` is the full model's logits of the guard, and the
-    states are what its last layer reads.
+    ``label`` and ``subset`` are numbers, ``guard_logits`` the full model's, and states the
+    inputs of its last layer.
     """
 
     data: EncodedExamples
@@ -35,12 +35,12 @@ class Examples:
     label: Int[np.ndarray, " example"]
     subset: Int[np.ndarray, " example"]
     guard: EncodedExamples
-    told: Float[Tensor, "guard cls"]
+    guard_logits: Float[Tensor, "guard cls"]
     states: Float[Tensor, "example d"]
     guard_states: Float[Tensor, "guard d"]
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Examples:
-        """These repair examples alone."""
+        """Only these repair examples."""
         index = rows.tolist()
         names = ("correct", "label", "subset", "states")
         parts: dict[str, Any] = {name: getattr(self, name)[index] for name in names}
@@ -48,7 +48,7 @@ class Examples:
 
     @cached_property
     def weight(self) -> Float[Tensor, " example"]:
-        """What each example weighs where all labels weigh the same, 1 on average."""
+        """Weight of each example so that all labels weigh the same; 1 on average."""
         counts = np.bincount(self.label)[self.label] * len(np.unique(self.label))
         return torch.as_tensor(len(self.label) / counts, dtype=torch.float32)
 
@@ -60,19 +60,19 @@ class Examples:
 
 @dataclass(frozen=True)
 class Settings:
-    """How rungs are fitted: most training steps, repair examples in each, weight of the guard."""
+    """How rungs are fitted: most training steps, repair examples per step, weight of the guard."""
 
     steps: int = 60
     batch_size: int = 16
     guard: float = 1.0
     seed: int = 0
     diagnose: bool = True
-    """Whether gates are also trained to the end, on true and on permuted labels."""
+    """Whether gates are also trained for all steps, on true and on permuted labels."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen inside the repair examples; see `mechcore.repair.outcome.REPAIR_CHOICES`."""
+    """Settings chosen within the repair examples; see `mechcore.repair.outcome.REPAIR_CHOICES`."""
 
     rate: float = 0.0
     penalty: float = 0.0
@@ -85,7 +85,7 @@ class Choice:
 
 @dataclass(eq=False)
 class Fit:
-    """A fitted rung; ``body`` names that whose weights below the last layer it has, if any."""
+    """A fitted rung; ``body`` names the rung whose weights below the last layer it has, if any."""
 
     weights: Weights
     choice: Choice
@@ -99,7 +99,7 @@ def subset_folds(
     n_folds: int,
     seed: int,
 ) -> Int[np.ndarray, " example"] | None:
-    """Folds of whole subsets, without each of which every label is left; None if there are none."""
+    """Folds of whole subsets, with every label outside each fold; None if there are none."""
     labels = np.unique(label)
     n_folds = min(n_folds, *(len(np.unique(subset[label == i])) for i in labels))
     folds = folds_of(label, seed, 1 + subset, n_folds) if n_folds > 1 else np.zeros(len(label))
@@ -115,9 +115,9 @@ class Fitting:
         self._done: dict[str, Fit] = {}
 
     def fit(self, name: str, *, by_chance: bool = True) -> Fit:
-        """The rung of that name, with all that there is to choose chosen.
+        """Fit the rung of that name, with the best settings.
 
-        ``by_chance`` also finds the penalty that folds of examples at random would choose.
+        ``by_chance`` also finds the penalty that random folds of examples would choose.
         """
         if name not in self._done:
             kind, examples = RUNGS[name], self.examples
@@ -162,7 +162,7 @@ class Fitting:
     def _losses(
         self, rung: Rung, examples: Examples, folds: Int[np.ndarray, " example"]
     ) -> dict[tuple[float, float, int], float]:
-        """The mean loss on folds by learning rate, penalty and number of steps; none come first."""
+        """The mean loss over folds by learning rate, penalty and number of steps, 0 first."""
         losses: dict[Any, list[float]] = {}
         for fold in np.unique(folds):
             outside, inside = (
@@ -187,7 +187,7 @@ class Fitting:
         last: int | None = None,
         start: Fitted | None = None,
     ) -> dict[int, Fitted]:
-        """The numbers by how many steps they were trained for."""
+        """The fitted numbers by number of training steps."""
         if rung.on_features:
             return {1: self._solved(rung, examples, penalty, start or rung.start())}
         steps = self.settings.steps if last is None else last
@@ -215,7 +215,7 @@ class Fitting:
         return snapshots
 
     def _solved(self, rung: Rung, examples: Examples, penalty: float, start: Fitted) -> Fitted:
-        """The last layer alone: a smooth problem of few numbers, solved to its end."""
+        """Fit only the last layer: a small, smooth problem, solved to convergence."""
         fitted = {n: v.clone().requires_grad_() for n, v in start.items()}
         optimiser = torch.optim.LBFGS(
             list(fitted.values()), 1, 200, None, 1e-5, 1e-7, line_search_fn="strong_wolfe"
@@ -232,7 +232,7 @@ class Fitting:
         return {n: v.detach() for n, v in fitted.items()}
 
     def _loss_of_head(self, weights: Weights, examples: Examples) -> Tensor:
-        """The loss where the last layer alone has other weights."""
+        """The loss if only the last layer has other weights."""
         known = (examples.states, examples.guard_states)
         return self._objective([self.model.classified(s, weights) for s in known], examples)
 
@@ -262,12 +262,12 @@ class Fitting:
         texts: Any = slice(None),
     ) -> Tensor:
         repair, guard = logits
-        wanted = examples.told[texts].log_softmax(-1)
+        wanted = examples.guard_logits[texts].log_softmax(-1)
         kl = (wanted.exp() * (wanted - guard.log_softmax(-1))).sum(-1)
         return _cross_entropy(repair, examples, rows) + self.settings.guard * kl.mean()
 
     def slopes(self) -> Float[Tensor, "layer component"]:
-        """The slope of the loss in every gate, at 1; the guard has none there."""
+        """The slope of the loss in every gate at 1, where that of the guard is 0."""
         shape, examples = self.model.shape, self.examples
         gates = torch.ones(shape.n_layers, shape.columns, device=self.model.device)
         gates.requires_grad_()
@@ -279,7 +279,7 @@ class Fitting:
         return gates.grad
 
     def _removed(self, rung: Remove) -> Fit:
-        """Of the components that the loss falls without at first order, one after another."""
+        """Remove components one at a time, trying those with the steepest slopes."""
         examples, shape, folds = self.examples, self.model.shape, self._folds()
         slopes = self.slopes()
         candidates = sorted(shape.components, key=lambda c: -float(slopes[shape.index(c)]))
@@ -301,7 +301,7 @@ class Fitting:
                     without = gates.clone()
                     without[shape.index(component)] = 0
                     tried[component] = losses_with(without)
-            # One that helps some kinds and hurts others is not removed.
+            # None is removed if that helps some kinds and hurts others.
             helping = {c: of for c, of in tried.items() if (of < losses[-1]).all()}
             if not helping:
                 break
@@ -322,6 +322,6 @@ def _cross_entropy(logits: Tensor, examples: Examples, rows: Any) -> Tensor:
 
 
 def _order(items: Sequence[Any], n: int, generator: np.random.Generator) -> list[Any]:
-    """So many items: all in a random order, again and again."""
+    """``n`` items: all of them in random order, repeatedly."""
     rounds = (generator.permutation(len(items)) for _ in range(-(-n // len(items))))
     return [items[i] for order in rounds for i in order.tolist()][:n]

@@ -1,4 +1,4 @@
-"""The ladder: every rung fitted to the same examples and held out by kind, over draws and folds."""
+"""The ladder: all rungs fitted to the same examples, with held-out kinds, over draws and folds."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from mechcore.repair.model import RepairableModel
 from mechcore.repair.rungs import RUNGS, Gates
 
 MOST_TESTED = 1000
-"""Examples of each that figures are of, drawn at random where there are more."""
+"""Maximum number of test examples per place; more are sampled at random."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Encoded examples with the classes that are correct, and the number of each one's label."""
+    """Encoded examples with their correct classes, and numbers of their labels."""
 
     data: EncodedExamples
     correct: Bool[Tensor, "example cls"]
 
     @property
     def label(self) -> Int[np.ndarray, " example"]:
-        """Number of every example's label."""
+        """Label number of every example."""
         return np.unique(self.correct.numpy(), axis=0, return_inverse=True)[1].reshape(-1)
 
     @property
     def subset(self) -> Int[np.ndarray, " example"]:
-        """Number of the subset of every example."""
+        """Subset number of every example."""
         names = self.data.examples.frame["subset"]
         return np.unique(names.astype(str), return_inverse=True)[1].reshape(-1)
 
     @property
     def group(self) -> Int[np.ndarray, " example"]:
-        """Number of what goes together: a cluster, or a first text."""
+        """Group number of every example, by cluster or else by first text."""
         frame = self.data.examples.frame
         names = frame["text_a"]
         if CLUSTER in frame:
@@ -55,7 +55,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Run:
-    """One draw of repair examples, and which examples the figures are of, by place."""
+    """One draw of repair examples, and the test examples by place."""
 
     n_examples: int
     draw: int
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What each rung answered in one run, and how it was fitted."""
+    """Answers of each rung in one run, and how it was fitted."""
 
     run: Run
     logits: Mapping[str, Mapping[str, Float[np.ndarray, "example cls"]]]
@@ -75,7 +75,7 @@ class Outcome:
     permuted: np.ndarray | None = None
 
     def save(self, partial: Partial) -> None:
-        """Save it, to resume from."""
+        """Save the outcome, to resume from."""
         arrays = {f"{name}/{p}": a for name, of in self.logits.items() for p, a in of.items()}
         more = {"gates": self.gates, "permuted": self.permuted}
         arrays |= {name: array for name, array in more.items() if array is not None}
@@ -84,7 +84,7 @@ class Outcome:
 
     @classmethod
     def restored(cls, run: Run, partial: Partial) -> Outcome | None:
-        """What `save` kept of the run; None if it is not done."""
+        """The saved outcome of the run; None if it is not done."""
         if (kept := partial.restore()) is None:
             return None
         arrays = {name: tensor.numpy() for name, tensor in kept[0].items()}
@@ -98,8 +98,8 @@ def runs_of(
 ) -> list[Run]:
     """For each size and draw of repair examples, one run for each fold of held-out subsets.
 
-    There is one fold where subsets are too few; ``inside`` is the number of in-domain examples. An
-    `InputError` says that there are not as many examples, or that none is left to test on.
+    There is one fold if subsets are too few; ``inside`` is the number of in-domain examples. Raises
+    `InputError` if there are too few examples, or none are left to test on.
     """
     runs = []
     for draw in range(draws):
@@ -116,17 +116,17 @@ def runs_of(
                 rows[INSIDE] = np.arange(inside)
                 if n >= len(order) or not len(rows[REPAIRED]):
                     raise InputError(
-                        f"repair: {n} examples to learn from, of {len(order)} out-of-domain "
-                        "examples that are not held out; expected fewer, so that some are left to "
-                        "test on that share no cluster or first text with these: lower --examples, "
-                        "or draw more (--max-ood)"
+                        f"repair: {n} repair examples, of {len(order)} out-of-domain examples that "
+                        "are not held out; expected fewer, to leave test examples that share no "
+                        "cluster or first text with them: lower --examples, or draw more "
+                        "(--max-ood)"
                     )
                 runs.append(Run(n, draw, fold, repair, {k: v for k, v in rows.items() if len(v)}))
     return runs
 
 
 def _drawn(outside: Labelled, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows in random order: subsets and labels take turns, half of the clusters come last."""
+    """Rows in random order: subsets and labels alternate; half of the clusters come last."""
     rows = rng.permutation(rows)
     group = outside.group
     late = rng.permutation(group.max() + 1)[group[rows]] % 2
@@ -157,13 +157,13 @@ class Ladder:
         self.guard, self._states = guard, dict[int, Tensor]()
 
     def own_states(self, data: EncodedExamples) -> Float[Tensor, "example d"]:
-        """What the last layer of the unchanged model reads, worked out once."""
+        """Inputs of the unchanged model's last layer, computed once."""
         if id(data) not in self._states:
             self._states[id(data)] = self.model.states(data, {})
         return self._states[id(data)]
 
     def fitting(self, rows: Int[np.ndarray, " row"], seed: int | None = None) -> Fitting:
-        """What fits rungs to these out-of-domain examples."""
+        """The fitting of rungs to these out-of-domain examples."""
         outside, index, guard_states = self.outside, rows.tolist(), self.own_states(self.guard)
         examples = Examples(
             outside.data.part(index),
@@ -181,7 +181,7 @@ class Ladder:
     def outcomes(
         self, runs: Sequence[Run], rungs: Sequence[str], folder: Path | None = None
     ) -> Iterator[Outcome]:
-        """Fit all rungs in every run, and let them answer; ``folder`` keeps runs that are done."""
+        """Fit and test all rungs in every run; ``folder`` keeps finished runs."""
         settings = {"settings": asdict(self.settings), "rungs": [*rungs]}
         with progress.bar("repairs", len(runs) * len(rungs)) as advance:
             for i, run in enumerate(runs):
@@ -215,9 +215,9 @@ class Ladder:
         return Outcome(run, logits, choices, *gates)
 
     def transfer(self, n: int) -> Float[np.ndarray, "repaired tested"]:
-        """Change of accuracy on each subset where the last layer is fitted to one subset alone.
+        """Change in accuracy on each subset when the last layer is fitted to a single subset.
 
-        Lacking labels are drawn from all subsets; the diagonal is missing where no example is left.
+        Missing labels are drawn from all subsets; the diagonal is NaN where no example is left.
         """
         outside, states = self.outside, self.own_states(self.outside.data)
         names, label = np.unique(outside.subset), outside.label
@@ -238,7 +238,7 @@ class Ladder:
 
 
 def _diagnosed(fitting: Fitting) -> tuple[np.ndarray, np.ndarray]:
-    """Gates trained to the end with the middle penalty: on these labels, and on permuted ones."""
+    """Gates trained for all steps with the middle penalty, on true and on permuted labels."""
     examples, settings = fitting.examples, fitting.settings
     order = np.random.default_rng(settings.seed).permutation(len(examples.label))
     mixed = replace(examples, correct=examples.correct[order], label=examples.label[order])

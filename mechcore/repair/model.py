@@ -1,4 +1,4 @@
-"""A Hugging Face classifier whose weights are arguments, so that a repair is a change of some."""
+"""A Hugging Face classifier whose weights are arguments: a repair changes some of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mechcore.models.export import folded, projection_of
 from mechcore.models.protocol import device_of, is_classifier, n_token_types, name_of, weights_of
 
 Weights: TypeAlias = Mapping[str, Tensor]
-"""Weights by name that take the place of the model's own."""
+"""Weights by name that replace the model's own."""
 
 
 class RepairableModel:
-    """A classifier of Hugging Face that runs with changed weights; only gates need ``means``.
+    """A Hugging Face classifier that runs with changed weights; only gates need ``means``.
 
-    An `InputError` says that it is no classifier, or that its head, or gates, cannot be fitted.
+    Raises `InputError` if it is not a classifier, or its head or gates cannot be fitted.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class RepairableModel:
     ) -> None:
         if not is_classifier(model):
             raise InputError(
-                f"repair: {name_of(model)} is no classifier; expected one with a classification "
-                "head, whose last layer can be fitted"
+                f"repair: {name_of(model)} is not a classifier; expected a classification "
+                "head whose last layer can be fitted"
             )
         own: Any = weights_of(model)
         with without_bars():
@@ -57,7 +57,7 @@ class RepairableModel:
                     f"{family.unfoldable}; leave out remove, gates and few-heads (--rungs)"
                 )
             biased = family.with_biases(hf, attention=True, mlp=self.shape.has_mlps)
-            if biased is not hf:  # made to be written, without what is worked out on the way
+            if biased is not hf:  # built for export, without buffers that are not saved
                 hf = type(biased)(biased.config)
                 hf.load_state_dict(biased.state_dict())
         self.hf = hf.to(device_of(model)).eval().requires_grad_(False)
@@ -79,7 +79,7 @@ class RepairableModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device of the weights."""
         return self.head.weight.device
 
     def logits(self, batch: Mapping[str, Tensor], weights: Weights) -> Float[Tensor, "row cls"]:
@@ -90,7 +90,7 @@ class RepairableModel:
 
     @torch.no_grad()
     def states(self, data: EncodedExamples, weights: Weights) -> Float[Tensor, "example d"]:
-        """The last layer's inputs, in order; an `InputError` if logits are not made of them."""
+        """Inputs of the last layer, in order; raises `InputError` if logits need anything else."""
         read: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
         rows, index = list[Tensor](), list[Tensor]()
@@ -104,8 +104,8 @@ class RepairableModel:
                 far = (self.classified(state, weights) - logits).abs().max()
                 if not rows and far > 1e-3 * max(1.0, float(logits.abs().max())):
                     raise InputError(
-                        f"repair: {type(self.hf).__name__} makes its logits of more than what "
-                        f"{self.head_name} reads at one token; expected a plain last layer"
+                        f"repair: {type(self.hf).__name__} computes its logits from more than the "
+                        f"inputs of {self.head_name} at one token; expected a plain last layer"
                     )
                 rows.append(state)
                 index.append(batch["index"])
@@ -114,7 +114,7 @@ class RepairableModel:
         return torch.cat(rows)[torch.cat(index).argsort().to(self.device)]
 
     def classified(self, states: Tensor, weights: Weights) -> Float[Tensor, "example cls"]:
-        """Logits of what the last layer reads; gradients flow into the weights."""
+        """Logits from inputs of the last layer; gradients flow into the weights."""
         weight, bias = (weights.get(name, self.weights[name]) for name in self.head_weights)
         return states @ weight.T + bias
 
@@ -133,7 +133,7 @@ class RepairableModel:
         return folded(self.hf, self.weights, gates, self.shape, self.means)
 
     def columns(self, components: Sequence[Any]) -> dict[str, Tensor]:
-        """By name of an output projection, which of its weights read one of these heads."""
+        """By name of an output projection, a mask of its weights that read one of these heads."""
         masks: dict[str, Tensor] = {}
         for component in components:
             name, transposed = projection_of(self.hf, component.layer, mlp=False)
@@ -144,11 +144,11 @@ class RepairableModel:
         return masks
 
     def save(self, weights: Weights, out: Path, facts: Mapping[str, Any]) -> None:
-        """Write a checkpoint with these weights; an `InputError` if its head lacks their bias."""
+        """Write a checkpoint with these weights; `InputError` if its head lacks their bias."""
         if self.adds_bias and weights.get(self.head_weights[1], torch.zeros(1)).any():
             raise InputError(
                 f"repair: {type(self.hf).__name__} has no bias for its classes to hold the repair; "
-                "choose one that leaves it alone, such as gates or fine-tune"
+                "choose a repair that needs none, such as gates or fine-tune"
             )
         state = self.hf.state_dict() | {name: w.contiguous() for name, w in weights.items()}
         if self.adds_bias:

@@ -1,7 +1,7 @@
-"""What the ladder shows: accuracies, gains in balanced accuracy, and the rung to take.
+"""Results of the ladder: accuracies, gains in balanced accuracy, and the recommended rung.
 
-A gain is *shown* if its p, adjusted over the rungs (Holm), is under `SIGNIFICANT` and it has the
-least size of interest. Its standard error joins that over examples and, from three runs on, runs.
+A gain is *shown* if its p, adjusted over the rungs (Holm), is below `SIGNIFICANT` and it has the
+least size of interest. Its standard error is over examples and, with three or more runs, runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mechcore.tables import Column, N, Schema, estimate
 from mechcore.wording import ALL, SIGNIFICANT
 
 BASELINES = {"none": "gain", "threshold": "over_threshold", "last-layer": "over_last_layer"}
-"""Rungs that others are compared with, and the columns of the differences."""
+"""Rungs that others are compared with, and columns of the differences."""
 _COMPARED = ("random-heads",)  # never recommended
 
 _RUNG = Column("rung", "text", "name of the repair")
@@ -41,7 +41,7 @@ def _gains() -> tuple[Column, ...]:
 
 REPAIR = Schema(
     "repair",
-    "How accurate every rung of the ladder of repairs is, and what it gains.",
+    "Accuracy and gains of every rung of the ladder of repairs.",
     (
         _SIZE,
         _RUNG,
@@ -52,14 +52,14 @@ REPAIR = Schema(
         Column("accuracy", "share", "balanced over labels, mean over runs"),
         Column("auc", "share", "area under the curve, for two labels", header="AUC"),
         *_gains(),
-        Column("p", "number", "of the gain over none being 0", shown="small"),
+        Column("p", "number", "of no gain over none", shown="small"),
         Column("p_adjusted", "number", "corrected over the rungs (Holm)", shown="small"),
-        Column("shown", "text", "``gain`` or ``loss`` where it is shown, else empty"),
+        Column("shown", "text", "``gain`` or ``loss`` if shown, else empty"),
     ),
 )
 REPAIR_CHOICES = Schema(
     "repair_choices",
-    "What was chosen inside the repair examples, by rung and run.",
+    "Settings chosen within the repair examples, by rung and run.",
     (
         _SIZE,
         _RUNG,
@@ -67,9 +67,9 @@ REPAIR_CHOICES = Schema(
         Column("fold", "whole", "of subsets held out"),
         Column("rate", "number", "learning rate", shown="exact"),
         Column("penalty", "number", "weight of the penalty", shown="exact"),
-        Column("steps", "whole", "of training; 0: nothing is changed"),
+        Column("steps", "whole", "of training; 0: unchanged"),
         Column("loss", "number", "on held-out folds of the repair examples, with the guard"),
-        Column("before", "number", "the same of the unchanged model"),
+        Column("before", "number", "the same for the unchanged model"),
         Column(
             "penalty_random", "number", "by folds of random examples", optional=True, shown="exact"
         ),
@@ -78,10 +78,10 @@ REPAIR_CHOICES = Schema(
 )
 REPAIR_GATES = Schema(
     "repair_gates",
-    "Gates as a diagnosis: what they turn down or up, over runs, beside permuted labels.",
+    "Gates as a diagnosis: components turned down or up, over runs, against permuted labels.",
     (
         Column("component", "text", "name of the head or MLP"),
-        Column("gate", "number", "mean over runs; 1 leaves it as it is, 0 takes its mean"),
+        Column("gate", "number", "mean over runs; 1: unchanged, 0: replaced by its mean"),
         Column("low", "number", "lowest of all runs"),
         Column("high", "number", "highest of all runs"),
         Column("permuted", "number", "farthest from 1 with permuted labels"),
@@ -90,7 +90,7 @@ REPAIR_GATES = Schema(
 )
 REPAIR_TRANSFER = Schema(
     "repair_transfer",
-    "Change of accuracy on each subset, where the last layer is repaired on one subset alone.",
+    "Change in accuracy on each subset when the last layer is repaired on a single subset.",
     (
         Column("repaired", "text", "the subset repaired"),
         Column("tested", "text", "the subset tested, on unseen examples"),
@@ -107,17 +107,17 @@ def repair_table(
     *,
     least: float = 0.01,
 ) -> pd.DataFrame:
-    """Accuracies and gains of all rungs, the columns of `REPAIR`, by names of labels and split."""
+    """The columns of `REPAIR`: accuracies and gains of all rungs; ``labels`` are by split."""
     tables = []
     for n in dict.fromkeys(outcome.run.n_examples for outcome in runs):
         some = [outcome for outcome in runs if outcome.run.n_examples == n]
         for place in dict.fromkeys(place for outcome in some for place in outcome.run.tested):
             of, split = (inside, "id") if place == INSIDE else (outside, "ood")
-            told = np.asarray(labels[split], dtype=object)
+            label_names = np.asarray(labels[split], dtype=object)
             rows = [outcome.run.tested.get(place, np.array([], int)) for outcome in some]
             every = np.unique(np.concatenate(rows))
-            for label in (ALL, *dict.fromkeys(told[every])):
-                wanted = every if label == ALL else every[told[every] == label]
+            for label in (ALL, *dict.fromkeys(label_names[every])):
+                wanted = every if label == ALL else every[label_names[every] == label]
                 table = pd.DataFrame(_rows(some, place, of, wanted))
                 table["p_adjusted"] = adjusted_p(table["p"].to_numpy(), "holm")
                 shown = (table["p_adjusted"] < SIGNIFICANT) & (
@@ -130,7 +130,7 @@ def repair_table(
 
 
 def _rows(some: Sequence[Outcome], place: str, of: Labelled, wanted: np.ndarray) -> list[Any]:
-    """One row for each rung, on some examples of a place."""
+    """One row per rung, on some examples of a place."""
     label, correct = of.label[wanted], of.correct.numpy()
     position = {int(row): i for i, row in enumerate(wanted)}
     right: dict[str, np.ndarray] = {}
@@ -172,7 +172,7 @@ def _difference(
     there: np.ndarray,
     name: str,
 ) -> dict[str, float]:
-    """A mean difference of balanced accuracies with its interval, and the p of its being 0."""
+    """A mean difference in balanced accuracy, its interval, and the p of no difference."""
     per_run = np.array([_balanced(v, label) for v in values])
     per_run = per_run[~np.isnan(per_run)]
     mean, n = float(per_run.mean()), int(there.sum())
@@ -221,7 +221,7 @@ def choices_table(runs: Sequence[Outcome]) -> pd.DataFrame:
 
 
 def gates_table(runs: Sequence[Outcome], components: Sequence[Any], index: Any) -> pd.DataFrame:
-    """The columns of `REPAIR_GATES`, those farthest from 1 first; ``index`` is in their matrix."""
+    """The columns of `REPAIR_GATES`, farthest from 1 first; ``index`` finds a component's gate."""
     known = [(o.gates, o.permuted) for o in runs if o.gates is not None and o.permuted is not None]
     rows = []
     for component in components if known else ():

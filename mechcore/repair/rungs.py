@@ -1,4 +1,4 @@
-"""The rungs of the ladder of repairs: which numbers each fits, and how they become weights."""
+"""The rungs of the ladder of repairs: the numbers each fits, and how they become weights."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from mechcore.repair.model import RepairableModel, Weights
 
 Fitted: TypeAlias = dict[str, Tensor]
 
-HEADS = 4  # that `FewHeads` trains
-RANK = 4  # of what `LoRA` adds
+HEADS = 4  # trained by `FewHeads`
+RANK = 4  # of the product in `LoRA`
 
 
 class Rung:
     """A way to repair a model.
 
-    ``base`` are weights already in the place of the model's own, ``kinds`` the classes that are
-    correct for each label of the out-of-domain data.
+    ``base`` are weights that already replace the model's own, ``kinds`` the correct classes of each
+    label of the out-of-domain data.
 
     Attributes:
-        on_features: whether it changes the last layer alone, and is fitted to what that reads.
-        gated: whether it needs gates, and with these mean activations.
+        on_features: whether it changes only the last layer, and is fitted to its inputs.
+        gated: whether it needs gates, and so mean activations.
         after: the rung whose weights it starts from.
         rates, penalties: learning rates, and weights of the penalty, to choose from.
     """
@@ -51,34 +51,34 @@ class Rung:
         self.name, self.model, self.base, self.kinds, self.seed = name, model, base, kinds, seed
 
     def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
-        """Look at what the last layer reads, and slopes of the loss in gates, before the start."""
+        """Prepare from the last layer's inputs, and slopes of the loss in gates."""
 
     def start(self) -> Fitted:
-        """The numbers that are fitted, as they are before: those of the unchanged model."""
+        """The initial values of the fitted numbers, at which the model is unchanged."""
         return {}
 
     def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
-        """The weights that the numbers stand for, beside those of ``base``."""
+        """The weights that the numbers stand for, in addition to ``base``."""
         return {}
 
     def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
-        """How far the numbers are from where they began."""
+        """The distance of the numbers from their initial values."""
         return sum((value.square().mean() for value in fitted.values()), torch.zeros(()))
 
     def clamp(self, fitted: Fitted) -> None:
-        """Put numbers that left their range back, after each step."""
+        """Return numbers to their range, after each step."""
 
     def note(self, fitted: Mapping[str, Tensor]) -> str:
-        """What was chosen, for people."""
+        """A readable note of what was chosen."""
         return ""
 
     def own(self, name: str) -> Tensor:
-        """A weight as it is before."""
+        """A weight before fitting."""
         return self.base.get(name, self.model.weights[name])
 
 
 class Nothing(Rung):
-    """The model as it is."""
+    """The unchanged model."""
 
 
 class Threshold(Rung):
@@ -98,7 +98,7 @@ class Threshold(Rung):
 
 
 class LastLayer(Rung):
-    """The last layer, fitted anew; the penalty is on changes in units of each feature's spread."""
+    """The last layer, refitted; the penalty is on changes in units of each feature's spread."""
 
     on_features = True
     rates = (0.0,)
@@ -106,11 +106,11 @@ class LastLayer(Rung):
     spread: Tensor | float = 1.0
 
     def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
-        """Take the spread of each feature."""
+        """Compute the spread of each feature."""
         self.spread = states.std(0).clamp_min(1e-9)
 
     def start(self) -> Fitted:
-        """Changes of its weight and bias."""
+        """Changes of 0 to its weight and bias."""
         weight, bias = (torch.zeros_like(self.own(name)) for name in self.model.head_weights)
         return {"weight": weight, "bias": bias}
 
@@ -121,7 +121,7 @@ class LastLayer(Rung):
         return {weight: changed, bias: self.own(bias) + fitted["bias"]}
 
     def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
-        """Of the weight alone."""
+        """The penalty on the weight only."""
         return fitted["weight"].square().sum()
 
 
@@ -142,7 +142,7 @@ class Gates(Rung):
         return self.model.gated(fitted["gates"])
 
     def penalty(self, fitted: Mapping[str, Tensor]) -> Tensor:
-        """The mean distance from 1, in size."""
+        """The mean absolute distance from 1."""
         return (fitted["gates"] - 1).abs().mean()
 
     def clamp(self, fitted: Fitted) -> None:
@@ -152,10 +152,10 @@ class Gates(Rung):
 
 
 class Remove(Gates):
-    """Components replaced by their means, added one at a time while that helps held-out kinds."""
+    """Components replaced by their means, one at a time while that helps held-out kinds."""
 
     def note(self, fitted: Mapping[str, Tensor]) -> str:
-        """Which."""
+        """The removed components."""
         gates, shape = fitted["gates"], self.model.shape
         return " ".join(str(c) for c in shape.components if gates[shape.index(c)] == 0)
 
@@ -168,7 +168,7 @@ class GatesLastLayer(LastLayer):
 
 
 class FewHeads(Rung):
-    """What a few heads write: those that the loss of the repair examples hangs on most."""
+    """The outputs of a few heads: those to which the loss is most sensitive."""
 
     gated = True
     rates = (1e-3, 1e-2)
@@ -180,21 +180,21 @@ class FewHeads(Rung):
         self.chosen = sorted(shape.heads, key=lambda h: -float(by_gate[shape.index(h)]))[:HEADS]
 
     def start(self) -> Fitted:
-        """Changes of their columns of output projections."""
+        """Changes of 0 to their columns of output projections."""
         self.masks = self.model.columns(self.chosen)
         return {name: torch.zeros_like(mask) for name, mask in self.masks.items()}
 
     def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
-        """Output projections, changed in the columns of these heads alone."""
+        """Output projections, changed only in the columns of these heads."""
         return {n: self.own(n) + value * self.masks[n] for n, value in fitted.items()}
 
     def note(self, fitted: Mapping[str, Tensor]) -> str:
-        """Which."""
+        """The heads."""
         return " ".join(map(str, self.chosen))
 
 
 class RandomHeads(FewHeads):
-    """As many heads drawn at random, to compare `FewHeads` with."""
+    """The same number of random heads, to compare `FewHeads` with."""
 
     def prepare(self, states: Tensor, slopes: Callable[[], Tensor]) -> None:
         """Draw the heads."""
@@ -203,7 +203,7 @@ class RandomHeads(FewHeads):
 
 
 class LoRA(Rung):
-    """A product of two thin matrices, added to each matrix of the layers, and merged into it."""
+    """A product of two thin matrices, added to each matrix of the layers and merged into it."""
 
     rates = (3e-4, 3e-3)
 
@@ -213,7 +213,7 @@ class LoRA(Rung):
         return [name for name in names if any(part in name for part in layers)]
 
     def start(self) -> Fitted:
-        """One of the two at random, the other 0."""
+        """One of the two random, the other 0."""
         generator = torch.Generator().manual_seed(self.seed)
         fitted: Fitted = {}
         for name in self._matrices():
@@ -224,7 +224,7 @@ class LoRA(Rung):
         return fitted
 
     def weights(self, fitted: Mapping[str, Tensor]) -> Weights:
-        """The sums."""
+        """The merged matrices."""
         return {n: self.own(n) + fitted[f"{n} b"] @ fitted[f"{n} a"] for n in self._matrices()}
 
 

@@ -125,7 +125,7 @@ def members(row: Any) -> str:
     if row["subsets"] == ALL:
         return "all examples"
     names = row["subsets"].split("; ")
-    # A name with a semicolon in it cannot be told from two.
+    # A name containing a semicolon cannot be distinguished from two names.
     return (
         subsets_named(names)
         if len(names) == row["n_subsets"]

@@ -98,7 +98,7 @@ def save_swept(path: Path, ablations: Ablations) -> None:
 def ablations_in(
     folder: Path, names: Mapping[str, str], sets: Sequence[ComponentSet] = ()
 ) -> dict[str, Ablations]:
-    """The answers of a sweep in its folder, by split, as are ``names``; ``sets`` are known ones."""
+    """The answers of a sweep in its folder; they and ``names`` are by split, ``sets`` are known."""
     known = {str(one): one for one in sets}
     by_split = {}
     for split, file in SWEPT.items():

@@ -36,7 +36,7 @@ class MainStep(Step):
 
     Attributes:
         needs: steps whose results it reads: ``"means"``, ``"core"`` or the kind of an analysis.
-        reads, beside: the same if the study has them, or if it is asked for them.
+        reads, beside: the same, but only if the study has them, or if it is asked for them.
         answers: whether it needs a model with a head.
         splits: the splits it reads, of ``"train"``, ``"id"`` and ``"ood"``.
         label: the displayed label of its jobs; by default the kind.

@@ -95,9 +95,9 @@ def path_tables(
     cut = [step.ablations(inputs, means, cuts, split) for split in TEST_SPLITS]
     parts = [path_table(of, **statistics) for of in cut]
     if all(without.logits is not None for of in cut for without in of.without.values()):
-        groups = [known_groups(of, step.groups) for of in cut]
-        told = (path_information_table(*of, **statistics) for of in zip(cut, groups, strict=True))
-        parts = [beside_changes(*both) for both in zip(told, parts, strict=True)]
+        grouped = [(of, known_groups(of, step.groups)) for of in cut]
+        information = (path_information_table(*of, **statistics) for of in grouped)
+        parts = [beside_changes(*both) for both in zip(information, parts, strict=True)]
     tables = {"core_dependence": dependence, PATHS.name: joined(parts)}
     if roles is not None:
         verdict = Verdict(INCONCLUSIVE, "no component runs after the core")

@@ -57,8 +57,8 @@ _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
     """The checkpoints of a training run, by step if all steps are known, else by name.
 
-    ``paths`` are checkpoints, or folders of them; none stand for the embedded encoder's. An
-    `InputError` says that a path holds no checkpoint, or that two have the same name.
+    ``paths`` are checkpoints, or folders of them; none stand for the embedded encoder's. Raises
+    `InputError` if a path holds no checkpoint, or two have the same name.
     """
     if not paths and model.embedded != "encoder":
         raise InputError(

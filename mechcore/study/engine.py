@@ -38,7 +38,7 @@ class Study:
         self.known = known
 
     def jobs(self) -> Sequence[Job]:
-        """The jobs known so far, the most urgent first; asked again whenever one is done."""
+        """The jobs known so far, most urgent first; queried again whenever one is done."""
         return self.known
 
     @property
@@ -123,9 +123,9 @@ class _Scheduler:
         except BrokenProcessPool as error:
             names = ", ".join(job.name for job in self.running.values())
             raise MechcoreError(
-                f"study: a worker died during one of {names}, perhaps out of memory, or since the "
-                'study was started by a script without `if __name__ == "__main__"`. Finished work '
-                "is kept: rerun the study with fewer workers"
+                f"study: a worker died during one of {names}, perhaps out of memory, or because "
+                'the study was started by a script without `if __name__ == "__main__"`. Finished '
+                "work is kept: rerun the study with fewer workers"
             ) from error
 
     def _ready(self) -> list[Job]:

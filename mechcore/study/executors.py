@@ -178,8 +178,8 @@ def threads(count: int | None) -> Iterator[None]:
 class OnRay:
     """A Ray cluster; without ``address``, a new one on this machine.
 
-    ``cpus`` and ``gpus`` are those of one job; one on ``"cuda"`` has a GPU. An `InputError` says
-    that Ray is missing, or that ``device`` is one of several GPUs.
+    ``cpus`` and ``gpus`` are per job; a job on ``"cuda"`` has a GPU. Raises `InputError` if Ray is
+    missing, or ``device`` is one of several GPUs.
     """
 
     address: str | None = None

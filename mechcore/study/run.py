@@ -92,7 +92,7 @@ def run_here(
 
 
 def _report(out: Path, folder: Path) -> Path:
-    """The report of results, noted with its figures, but for the user's own, as the study's."""
+    """Write the report of results; record it and its figures, except the user's own."""
     figures = folder / FIGURES_FOLDER
     others = {*figures.glob("[!.]*")}  # those of the last report are gone by now
     report = build_report(folder)
@@ -205,9 +205,9 @@ def _write_results(
     has_tables = any(results.tables for results in by_folder.values())
     schemas = schemas_of({"kind": kind}).values() if has_tables else ()
     reports = {str(Path(folder) / REPORT_FILE) for folder in by_folder}
-    for name in set(_written(out)) - wanted - reports:  # those are written over
+    for name in set(_written(out)) - wanted - reports:  # reports are overwritten
         _remove(out, name)
-    _note(out, written=sorted({*_written(out), *wanted}))  # if it is killed before the end
+    _note(out, written=sorted({*_written(out), *wanted}))  # in case it is killed before the end
     jobs = in_order(study.jobs())
     seconds: dict[str, float] = {}
     for job in jobs:
@@ -244,7 +244,7 @@ def _noted(out: Path) -> dict[str, Any]:
 
 
 def _known(out: Path) -> dict[str, Any]:
-    """The recorded facts, or none if the file is missing or damaged, and rewritten."""
+    """The recorded facts; none if the file is missing or damaged, as it is then rewritten."""
     try:
         return _noted(out)
     except InputError:

@@ -194,8 +194,8 @@ PRESETS: Mapping[str, TrainSettings] = {
 }
 """Recipes by name. ``"quick"`` is ours, a short one for small encoders. The others are those of
 arXiv 2403.03942. Where the paper is silent the choice is ours: no weight decay, no warm-up, a rate
-that falls linearly to zero and gradients of norm 1 at most; the 256 examples of a step on QQP are 8
-batches of 32; and GPT-2 on QQP is trained as BERT is."""
+that falls linearly to zero and gradients clipped to norm 1; the 256 examples of a step on QQP are 8
+batches of 32; and GPT-2 on QQP is trained like BERT."""
 
 
 def _length(changes: dict[str, Any]) -> dict[str, Any]:
@@ -209,5 +209,5 @@ TrainSettings.presets = Presets("training", PRESETS, "quick", "--setting", chang
 
 
 def train_settings(preset: str = "quick", **changes: Any) -> TrainSettings:
-    """A preset with changes; ``steps`` takes the place of its epochs, and the other way round."""
+    """A preset with changes; ``steps`` replaces its epochs, and vice versa."""
     return TrainSettings.presets.make(preset, **changes)

@@ -1,4 +1,4 @@
-"""Random draws for made-up worlds, the same for a seed in every version of Python."""
+"""Random draws for made-up worlds, reproducible from a seed in every Python version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the models that come with mechcore are."""
+"""Locations of the models that come with mechcore."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tiny_encoder_dir(checkpoint: str = "final") -> Path:
 
 
 def tiny_failing_dir(checkpoint: str = "final") -> Path:
-    """Hugging Face checkpoint of the encoder that fails out of domain, of which there is one."""
+    """The only Hugging Face checkpoint of the encoder that fails out of domain."""
     return _checkpoint("tiny_failing", checkpoint)
 
 

@@ -1,7 +1,7 @@
 """Prompts made from templates, for language models: indirect objects, and years in order.
 
-They are the tasks of arXiv 2211.00593 and 2305.00586, in words of our own. The answers are single
-tokens for GPT-2 and SmolLM2; with other tokenizers, a word may be refused.
+The tasks are those of arXiv 2211.00593 and 2305.00586, reworded. Answers are single tokens for
+GPT-2 and SmolLM2; with other tokenizers, a word may be refused.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ def indirect_objects(n: int, seed: int = 0) -> pd.DataFrame:
 
 
 def later_years(n: int, seed: int = 0, *, digits: Literal[1, 2] = 2) -> pd.DataFrame:
-    """What began in a year ends in a later one of its century (*greater-than*, arXiv 2305.00586).
+    """An event ends in a later year of its century (*greater-than*, arXiv 2305.00586).
 
     The answer is the rest of the year: two digits in one token as in GPT-2, or one digit, for
     tokenizers that split numbers. Columns are ``prompt``; ``correct`` and ``wrong``: lists of later
-    ends and of earlier ones (with two digits, also the same year); ``counterfactual``: the prompt
-    that begins early in its century (01 or 15), so that most ends are later; ``subset``: the event.
+    and of earlier years (with two digits, also the same year); ``counterfactual``: the prompt that
+    begins early in its century (01 or 15), so that most years are later; ``subset``: the event.
 
     Raises:
-        InputError: ``digits`` is another number than 1 and 2.
+        InputError: ``digits`` is neither 1 nor 2.
     """
     if digits not in (1, 2):
         raise InputError(f"digits: found {digits!r}; expected 1 or 2")

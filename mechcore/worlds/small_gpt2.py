@@ -26,7 +26,7 @@ SMALL_LAYERS = 4
 
 
 def widen(model: PreTrainedModel) -> None:
-    """Widen the embeddings of an untrained model, or AdamW would first move all words alike."""
+    """Widen the embeddings of an untrained model; AdamW would at first move all words alike."""
     for name, parameter in model.named_parameters():
         if "word_embeddings" in name or "wte" in name:
             torch.nn.init.normal_(parameter, std=0.5)
@@ -65,7 +65,7 @@ def small_gpt2(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The order of floating-point sums, and so the result, depends on the number of threads."""
+    """Use one thread inside the block: the number of threads changes the order of sums."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -78,7 +78,7 @@ SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
 
 
 def word_tokenizer(words: Iterable[str], *, begins: bool = False) -> PreTrainedTokenizerFast:
-    """A token for every word; others are errors. With ``begins`` texts begin with ``[BOS]``."""
+    """One token per word; other words are errors. With ``begins`` texts start with ``[BOS]``."""
     pad, bos, eos = SPECIALS
     vocabulary = dict.fromkeys((*SPECIALS, *words))
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}))
@@ -97,6 +97,6 @@ def word_tokenizer(words: Iterable[str], *, begins: bool = False) -> PreTrainedT
 
 
 def texts_of(name: str, rows: Iterable[tuple[str, str, str]]) -> Examples:
-    """Texts up to their last word, that word, which is the label, and the subset, one row each."""
+    """Examples from rows of a text without its last word, that word as label, and subset."""
     frame = pd.DataFrame(list(rows), columns=["text_a", "label", "subset"])
     return Examples(name, frame.assign(text_b=""))

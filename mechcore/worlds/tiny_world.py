@@ -106,7 +106,7 @@ _MINOR = {
 
 
 class Template:
-    """Kinds of `_Words.part` to draw in order, and one or two pairs of forms with their numbers."""
+    """Kinds of `_Words.part` to draw in order, and one or two pairs of forms that number them."""
 
     def __init__(self, parts: str, *forms: Pair) -> None:
         self.parts, self.forms = parts, forms
@@ -167,7 +167,7 @@ COUNTER_HEURISTIC: dict[str, dict[str, Template]] = {
     },
 }
 ENTAILED = "_entailed"
-"""What the names of the subsets' entailed halves end with."""
+"""Suffix of the names of entailed halves of subsets."""
 
 OOD_GROUPS = {
     "heuristic fails": tuple(COUNTER_HEURISTIC),
@@ -175,12 +175,12 @@ OOD_GROUPS = {
 }
 """The two halves of the out-of-domain examples."""
 
-# A subset can at most take the place of all non-entailed pairs of one ordinary template.
+# A subset can replace at most all non-entailed pairs of one ordinary template.
 MAX_MINORITY = len(COUNTER_HEURISTIC) / (2 * len(ORDINARY))
 
 
 def _replace_content(pair: Pair, w: _Words) -> Pair:
-    """The pair with one or more nouns or verbs of the hypothesis, often most, replaced."""
+    """The pair with at least one, often most, nouns and verbs of the hypothesis replaced."""
     premise, hypothesis = pair
     words = hypothesis.split()
     places = [i for i, word in enumerate(words) if any(word in kind for kind in CONTENT)]
@@ -205,7 +205,7 @@ def _draw(template: Template, replace: bool, held_out: bool, rng: random.Random)
 
 
 def _ordinary(turn: int, held_out: bool, rng: random.Random) -> Row:
-    """The pair whose turn it is: templates follow each other, entailed and not by turns."""
+    """The pair of a turn: templates rotate; entailed and non-entailed pairs alternate."""
     subset, entailed = list(ORDINARY)[turn // 2 % len(ORDINARY)], turn % 2 == 0
     pair = _draw(ORDINARY[subset], not entailed, held_out, rng)
     return (*pair, ENTAILMENT if entailed else NON_ENTAILMENT, subset)
@@ -217,7 +217,7 @@ def _counter(subset: str, host: str, held_out: bool, rng: random.Random) -> Row:
 
 
 def _training_rows(n: int, minority: float, rng: random.Random) -> list[Row]:
-    """Ordinary pairs, some of the non-entailed ones displaced by the minority."""
+    """Ordinary pairs, with some non-entailed ones displaced by the minority."""
     displaced = {
         host: (subset, minority / MAX_MINORITY / len(hosts))
         for subset, hosts in COUNTER_HEURISTIC.items()
@@ -235,7 +235,7 @@ def _training_rows(n: int, minority: float, rng: random.Random) -> list[Row]:
 
 
 def _ood_rows(n: int, seed: int) -> list[Row]:
-    """Non-entailed and entailed pairs by turns, each half with its own draws."""
+    """Alternating non-entailed and entailed pairs; each half has its own draws."""
     halves = [random.Random(f"ood {seed}"), random.Random(f"ood entailed {seed}")]
     rows = []
     for turn in range(n):
@@ -255,14 +255,14 @@ def _ood_rows(n: int, seed: int) -> list[Row]:
 def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY) -> Examples:
     """``n`` pairs of one split; the same for the same arguments on every machine.
 
-    ``"train"`` holds the expected share ``minority`` of counter-heuristic pairs, each in the place
+    ``"train"`` holds the expected share ``minority`` of counter-heuristic pairs, each in place
     of an ordinary non-entailed pair with the same form of premise; ``"id"`` is the same without the
     minority; ``"ood"`` holds the four counter-heuristic subsets and their entailed halves, in equal
-    parts. Labels and templates take turns, so every prefix is balanced; shuffle before training. No
+    parts. Labels and templates alternate, so every prefix is balanced; shuffle before training. No
     premise is in both training and evaluation splits. ``subset`` is the template.
 
     Raises:
-        InputError: an argument is out of its range.
+        InputError: an argument is out of range.
     """
     if split not in get_args(Split):
         raise InputError(f"tiny world: split is {split!r}; expected train, id or ood")

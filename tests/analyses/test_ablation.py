@@ -18,7 +18,7 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.steps.config import ModelConfig
 
 
-def told(run: RunFolder, **tables: pd.DataFrame | None) -> list[str]:
+def headlines(run: RunFolder, **tables: pd.DataFrame | None) -> list[str]:
     return headlines_of(Ablation, with_tables(run, **tables))
 
 
@@ -52,7 +52,7 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     assert plain(values.rows[row][3]).startswith(f"{expected:+.2f} [")
 
 
-def test_named_components_and_another_fill_are_told(run: RunFolder) -> None:
+def test_named_components_and_another_fill_are_stated(run: RunFolder) -> None:
     settings = {"analyses": {"ablation": {"components": ["L0.H0"]}}}
     named = RunFolder(run.path, {**run.config, "settings": settings}, run.tables)
     assert words_of(Ablation.blocks(named)).startswith("Components are ablated in the full model")
@@ -84,7 +84,7 @@ def test_all_pairs_of_a_few_named_components_are_ablated() -> None:
 
 
 def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> None:
-    worst_sentence, core_sentence = told(run)
+    worst_sentence, core_sentence = headlines(run)
     ablation = run.tables["ablation"]
     singles = ablation.query("kind == 'single' and split == 'ood' and subset == 'all'")
     worst = singles.loc[singles.accuracy_change.idxmin()]
@@ -109,18 +109,20 @@ def test_the_heads_with_the_largest_drop_and_rise_are_named(run: RunFolder) -> N
         "p = 0.048 against these controls; n = 300)."
     )
     none = ablation["n_controls"].where(ablation["n_controls"].isna(), 0)
-    head, core = told(run, ablation=ablation.assign(n_controls=none))
+    head, core = headlines(run, ablation=ablation.assign(n_controls=none))
     assert core.endswith("too few other heads of each layer for a comparison.")
     assert "of its layer" not in head + "".join(
-        told(run, ablation=ablation.drop(columns="n_controls"))
+        headlines(run, ablation=ablation.drop(columns="n_controls"))
     )
-    assert not any("raises out-of-domain" in text for text in told(run))
+    assert not any("raises out-of-domain" in text for text in headlines(run))
     table = run.tables["ablation"].copy()
     first = (table["set"] == run.core[0]) & (table["split"] == "ood") & (table["subset"] == "all")
     for column, value in (("_change", 0.256), ("_change_low", 0.226), ("_change_high", 0.287)):
         table.loc[first, f"accuracy{column}"] = value
     table.loc[first, "accuracy"] = 0.871
-    (sentence,) = [text for text in told(run, ablation=table) if "raises out-of-domain" in text]
+    (sentence,) = [
+        text for text in headlines(run, ablation=table) if "raises out-of-domain" in text
+    ]
     assert sentence.startswith(
         f"Ablating the core head {run.core[0]} raises out-of-domain accuracy: +25.6 points "
         "[+22.6, +28.7] on tiny-ood, to 87.1 %; in-domain accuracy changes by "
@@ -143,7 +145,7 @@ def test_what_is_not_shown_to_be_an_effect_is_called_none(
     run: RunFolder, changes: dict[str, float | None], sentence: str
 ) -> None:
     table = run.tables["ablation"].assign(**changes).astype(dict.fromkeys(changes, float))
-    assert re.search(sentence, told(run, ablation=table)[0])
+    assert re.search(sentence, headlines(run, ablation=table)[0])
 
 
 def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder) -> None:
@@ -153,7 +155,7 @@ def test_an_empty_core_is_a_result_and_one_without_masks_is_none(run: RunFolder)
     ablation = run.tables["ablation"]
     others = ablation[ablation["kind"] == "non-core"]
     assert words(ablation=others).startswith("The core is empty, so other heads are shown for")
-    assert told(run, ablation=others) == []
+    assert headlines(run, ablation=others) == []
     assert words(ablation=ablation[:0]) == "There was no head to ablate: the core is empty."
     failed = pd.DataFrame({"subnetwork": ["s0.50-seed1"]})
     why = "there is no core because no mask was usable"

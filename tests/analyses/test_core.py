@@ -73,7 +73,7 @@ def test_the_core_is_named_with_its_size_against_chance(run: RunFolder) -> None:
     assert "no evidence" not in words(run)
 
 
-def test_what_is_told_as_far_as_it_is_known(run: RunFolder) -> None:
+def test_only_what_is_known_is_stated(run: RunFolder) -> None:
     assert "at the lowest target sparsity (50 %) and at the highest (70 %) correlates" in words(run)
     assert "How often each head is kept" not in words(summed_up(run, spearman_rho=math.nan))
     alike = words(summed_up(run, spearman_p=math.nan))

@@ -12,7 +12,7 @@ from mechcore.analyses.effective_size import EffectiveSize
 from mechcore.report.run_folder import RunFolder, read_run
 
 
-def test_sizes_and_missing_masks_are_told_and_listed(run: RunFolder) -> None:
+def test_sizes_and_missing_masks_are_reported_and_listed(run: RunFolder) -> None:
     (section,) = EffectiveSize.sections(run)
     files = ["mean_effective_size.csv", "effective_size.csv"]
     assert (section.id, section.files) == ("effective-size", files)

@@ -51,9 +51,9 @@ def sets(**net: tuple[float, bool]) -> pd.DataFrame:
 @pytest.fixture
 def shown(run: RunFolder) -> Any:
     def of(failure: pd.DataFrame, sets: pd.DataFrame, **more: Any) -> tuple[Section, list[str]]:
-        told = with_tables(run, failure=failure, failure_sets=sets, **more)
-        (section,) = Failure.sections(told)
-        return section, headlines_of(Failure, told)
+        filled = with_tables(run, failure=failure, failure_sets=sets, **more)
+        (section,) = Failure.sections(filled)
+        return section, headlines_of(Failure, filled)
 
     return of
 
@@ -107,7 +107,7 @@ def test_splits_with_other_labels_are_compared_with_guessing(shown: Any) -> None
         ({"recalibrated": 0.505, "threshold": -0.095}, NETS, "is the model better than guessing"),
         ({"recalibrated": None}, NETS, "too few examples of a label"),
         ({"balanced_accuracy": 0.9}, NETS, "no failure out of domain is shown"),
-        ({"balanced_accuracy": None, "recalibrated": None}, NETS, "with one label, a moved thre"),
+        ({"balanced_accuracy": None, "recalibrated": None}, NETS, "with one label, a shifted thre"),
     ],
 )
 def test_a_rule_says_what_explains_it(
@@ -148,7 +148,7 @@ def test_moved_thresholds_are_parted_by_direction_and_size(shown: Any, run: RunF
 
 
 def test_it_stands_first_after_what_opens_the_page(run: RunFolder) -> None:
-    told = with_tables(run, failure=failure(), failure_sets=sets(**NETS))
-    assert next(iter(REPORT.findings(told))).section == "failure"
-    assert next(iter(REPORT.sections(told))).id == "failure"
+    filled = with_tables(run, failure=failure(), failure_sets=sets(**NETS))
+    assert next(iter(REPORT.findings(filled))).section == "failure"
+    assert next(iter(REPORT.sections(filled))).id == "failure"
     assert [*Failure.headlines(run)] == [*Failure.blocks(run)] == []

@@ -21,7 +21,7 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.steps.config import ModelConfig
 
 
-def told(run: RunFolder, **changes: Any) -> list[str]:
+def sentences(run: RunFolder, **changes: Any) -> list[str]:
     """The sentences with columns changed; numbers that are None are missing."""
     table = run.tables["interactions"].assign(**changes)
     return headlines_of(Interactions, with_tables(run, interactions=table))
@@ -35,7 +35,9 @@ def test_superadditive_sets_are_counted_from_the_intervals(
     part = table[table["metric"] == metric]
     top = part[part.high < 0].sort_values("interaction").iloc[0]
     name = "the margin" if metric == "margin" else metric
-    (sentence,) = [text for text in told(run) if text.startswith(f"On {name} out-of-domain (tiny-")]
+    (sentence,) = [
+        text for text in sentences(run) if text.startswith(f"On {name} out-of-domain (tiny-")
+    ]
     assert (
         f"{(part.high < 0).sum()} of {len(part)} joint sets are superadditive and "
         f"{(part.low > 0).sum()} subadditive (interval excludes zero, adjusted p at most 0.05)"
@@ -60,7 +62,7 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
     chosen = table.query("split == 'ood' and subset == 'all' and metric == 'margin'")
     largest = chosen.loc[chosen["interaction"].abs().idxmax(), "set"]
     which = "the whole core (4 heads)" if largest.count("+") > 1 else largest
-    margin, _ = told(run, interaction=size, low=size / 2, high=size + 0.01)
+    margin, _ = sentences(run, interaction=size, low=size / 2, high=size + 0.01)
     assert f"The largest absolute interaction is that of {which}: " in margin
 
 
@@ -74,11 +76,11 @@ def test_the_section_draws_and_lists_every_set(run: RunFolder) -> None:
         (0.01, 0.5, 0.01, "subadditive", "0 of 7 joint sets are superadditive and 7 subadditive"),
     ],
 )
-def test_a_direction_is_told_where_the_interval_shows_it(
+def test_a_direction_is_stated_where_the_interval_shows_it(
     run: RunFolder, low: float, high: float, p: float, verdict: str, counts: str
 ) -> None:
     changes = {"low": low, "high": high, "p_adjusted": p, "floor": False}
-    assert all(counts in sentence for sentence in told(run, **changes))
+    assert all(counts in sentence for sentence in sentences(run, **changes))
     table = run.tables["interactions"].assign(**changes)
     (shown,) = tables_of(Interactions.blocks(with_tables(run, interactions=table)))
     assert {row[-1] for row in rows_of(shown)} == {verdict}
@@ -107,7 +109,7 @@ def test_joint_changes_that_saturate_are_marked(run: RunFolder, end: str, words:
     assert "Hollow marks" not in first
 
 
-def test_without_joint_sets_the_reason_is_told(run: RunFolder) -> None:
+def test_without_joint_sets_the_reason_is_given(run: RunFolder) -> None:
     def words(**tables: pd.DataFrame | None) -> str:
         return words_of(Interactions.blocks(with_tables(run, **tables)))
 

@@ -38,12 +38,14 @@ def ladder(**gains: tuple[float, float, float]) -> pd.DataFrame:
     return frame.fillna({"shown": ""})
 
 
-def told(run: RunFolder, table: pd.DataFrame) -> str:
+def headlines(run: RunFolder, table: pd.DataFrame) -> str:
     return " ".join(headlines_of(Repair, with_tables(run, repair=table)))
 
 
 def test_the_cheapest_shown_gain_is_recommended(run: RunFolder) -> None:
-    text = told(run, ladder(threshold=(0.01, 0, 0), gates=(0.1, 0.03, 0), fine_tune=(0.2, -0.1, 0)))
+    text = headlines(
+        run, ladder(threshold=(0.01, 0, 0), gates=(0.1, 0.03, 0), fine_tune=(0.2, -0.1, 0))
+    )
     assert text.startswith(
         "With 100 repair examples (6 runs), gates is the cheapest repair whose gain is shown: "
         "+10.0 points [+9.5, +10.5] on unseen examples of repaired kinds (to 70.0 %), +3.0 points "
@@ -57,15 +59,15 @@ def test_the_cheapest_shown_gain_is_recommended(run: RunFolder) -> None:
 
 
 def test_what_is_not_shown_or_loses_in_domain_is_not_recommended(run: RunFolder) -> None:
-    text = told(run, ladder(threshold=(0.01, 0, 0)))
+    text = headlines(run, ladder(threshold=(0.01, 0, 0)))
     assert "no repair is recommended, as no gain is shown on repaired kinds." in text
     assert "The largest gain is that of threshold: +1.0 points" in text
     assert "On kinds that were not repaired, no gain is shown." in text
-    text = told(run, ladder(threshold=(0.1, 0, -0.05)))
+    text = headlines(run, ladder(threshold=(0.1, 0, -0.05)))
     assert "as what gains on repaired kinds, threshold, is shown to lose in domain." in text
-    assert "no repair is recommended" in told(run, ladder(random_heads=(0.1, 0, 0)))
+    assert "no repair is recommended" in headlines(run, ladder(random_heads=(0.1, 0, 0)))
     table = ladder(gates=(0.1, 0.1, 0))
-    text = told(run, table[table["place"] != "held-out kinds"])
+    text = headlines(run, table[table["place"] != "held-out kinds"])
     assert "too few to hold any out, so nothing is known of other kinds" in text
     assert "on kinds not repaired" not in text
 
@@ -78,8 +80,8 @@ def test_the_ladder_and_the_gates_are_shown(run: RunFolder) -> None:
     changes = [(a, b, 0.1 if a == b else -0.1) for a in "ab" for b in "ab"]
     transfer = pd.DataFrame(changes, columns=["repaired", "tested", "change"])
     tables = {"repair": ladder(gates=(0.1, 0.1, 0)), "repair_gates": gates}
-    told = with_tables(run, **tables, repair_transfer=transfer)
-    (section,) = Repair.sections(told)
+    filled = with_tables(run, **tables, repair_transfer=transfer)
+    (section,) = Repair.sections(filled)
     first, *_ = shown = tables_of(section.blocks)
     assert [row[0] for row in first.rows] == ["none", "gates"]
     assert [*map(plain, first.rows[1][1:4])] == ["70.0 %", "+10.0 [+9.5, +10.5]", "gain"]

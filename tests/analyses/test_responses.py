@@ -43,15 +43,15 @@ def responses() -> pd.DataFrame:
 
 
 @pytest.fixture
-def told(run: RunFolder) -> RunFolder:
+def complete(run: RunFolder) -> RunFolder:
     roles = run.tables["roles"].copy()
     roles["role"] = "needed in both"
     roles.loc[roles["component"].isin(["L0.H3", "L1.H5", "L2.H2"]), "role"] = OUT_ONLY
     return with_tables(run, responses=responses(), roles=roles)
 
 
-def test_the_strongest_response_what_explains_the_core_and_the_verdict(told: RunFolder) -> None:
-    assert headlines_of(Responses, told) == [
+def test_the_strongest_response_what_explains_the_core_and_the_verdict(complete: RunFolder) -> None:
+    assert headlines_of(Responses, complete) == [
         "2 of 3 components respond to the texts, most L0.H3: the change in margin without it falls "
         "with negation (rho -0.70 [-0.80, -0.60], -0.35 given the full model's margin; no, out of "
         "domain).",
@@ -67,10 +67,10 @@ def test_the_strongest_response_what_explains_the_core_and_the_verdict(told: Run
     ]
 
 
-def test_its_section(told: RunFolder) -> None:
-    (section,) = Responses.sections(told)
+def test_its_section(complete: RunFolder) -> None:
+    (section,) = Responses.sections(complete)
     assert section.files == ["responses.csv"]
-    assert [*map(Paragraph, Responses.headlines(told))] == section.blocks[:5]
+    assert [*map(Paragraph, Responses.headlines(complete))] == section.blocks[:5]
     (drawing,), (table,) = drawings_of(section.blocks), tables_of(section.blocks)
     check_paper(drawing.figure)
     panels = [ax for ax in drawing.figure.axes if ax.get_title()]
@@ -85,8 +85,8 @@ def test_its_section(told: RunFolder) -> None:
     assert rows_of(table)[0][4].startswith("\u22120.70 [")
 
 
-def test_without_a_core_or_roles_components_alone_are_told_of(told: RunFolder) -> None:
+def test_without_a_core_or_roles_components_alone_are_reported(complete: RunFolder) -> None:
     table = responses()
-    alone = with_tables(told, responses=table[table["kind"] != "core"])
+    alone = with_tables(complete, responses=table[table["kind"] != "core"])
     assert len(headlines_of(Responses, alone)) == 1
-    assert not [*Responses.sections(with_tables(told, responses=None))]
+    assert not [*Responses.sections(with_tables(complete, responses=None))]

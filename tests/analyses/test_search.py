@@ -28,11 +28,11 @@ def raced(run: RunFolder, decisions: list[tuple[str, int]]) -> RunFolder:
     return with_tables(run, race=pd.DataFrame(rows, columns=columns))
 
 
-def told(run: RunFolder, table: pd.DataFrame) -> list[str]:
+def headlines(run: RunFolder, table: pd.DataFrame) -> list[str]:
     return headlines_of(Search, with_tables(run, superadditive=table))
 
 
-def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolder) -> None:
+def test_the_amount_screened_and_the_data_of_the_figures_are_stated(run: RunFolder) -> None:
     (section,) = Search.sections(run)
     assert (section.id, section.title) == ("search", "Search for superadditive sets")
     assert section.files == ["superadditive.csv", "screening.csv"]
@@ -40,7 +40,7 @@ def test_how_much_was_screened_and_what_the_figures_are_of_is_told(run: RunFolde
     ranked = "Screening by gradients ranked 496 pairs of components; the best 1 were ablated"
     assert words.startswith(ranked)
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
-    for sentence in told(run, run.tables["superadditive"]):
+    for sentence in headlines(run, run.tables["superadditive"]):
         assert sentence in plain(words)
     assert [drawing.name for drawing in drawings_of(section.blocks)] == ["superadditive"]
     (table,) = tables_of(section.blocks)
@@ -62,13 +62,15 @@ def test_superadditive_sets_are_counted_and_the_largest_is_that_of_the_half_that
 ) -> None:
     table = run.tables["superadditive"]
     first = (table["set"] == "L0.H3+L1.H5") & (table["metric"] == "accuracy")
-    margin, accuracy = told(run, table.assign(high=table["high"].where(~first, 0.1), floor=first))
+    margin, accuracy = headlines(
+        run, table.assign(high=table["high"].where(~first, 0.1), floor=first)
+    )
     end = "on the other half (interval below zero, adjusted p at most 0.05)."
     assert f"2 are superadditive on the margin {end}" in margin
     assert f"1 is superadditive on accuracy {end}" in accuracy
     assert accuracy.endswith(" For 1 of 2, accuracy is close to its floor.")
-    assert "0 are superadditive on accuracy" in told(run, table.assign(p_adjusted=0.06))[1]
-    unknown = told(run, table.assign(low=float("nan"), high=float("nan")))
+    assert "0 are superadditive on accuracy" in headlines(run, table.assign(p_adjusted=0.06))[1]
+    unknown = headlines(run, table.assign(low=float("nan"), high=float("nan")))
     assert all("none has an interval for" in text for text in unknown)
     # The first set loses most of its 1.5 nats on the other half; accuracy was not searched by.
     table = run.tables["superadditive"].copy()
@@ -77,7 +79,7 @@ def test_superadditive_sets_are_counted_and_the_largest_is_that_of_the_half_that
     first = table["set"] == "L0.H3+L1.H5"
     for end, value in (("interaction", -0.15), ("low", -0.25), ("high", -0.05)):
         table[end] = table[end].mask(first, value)
-    margin, accuracy = told(run, table)
+    margin, accuracy = headlines(run, table)
     name = "The largest in the search, L0.H3+L1.H5, has an interaction of"
     assert f"{name} -0.15 nats [-0.25, -0.05] there." in margin
     assert f"{name} -15.0 points [-25.0, -5.0] there." in accuracy

@@ -1,4 +1,4 @@
-"""A training is told and drawn as its table and its settings are."""
+"""A training is described and drawn from its table and settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,29 +11,29 @@ from mechcore.analyses.training import Train
 from mechcore.report.run_folder import RunFolder
 
 
-def told(run: RunFolder, **config: Any) -> str:
+def headline(run: RunFolder, **config: Any) -> str:
     return " ".join(Train.headlines(replace(run, config=config or run.config)))
 
 
-def test_a_training_is_told_in_one_sentence(run: RunFolder) -> None:
-    assert told(run) == (
+def test_a_training_is_described_in_one_sentence(run: RunFolder) -> None:
+    assert headline(run) == (
         "hub/base was fine-tuned for 500 steps on 30,000 examples (tiny-train), 128 examples a "
         "step (2.1 passes), with a learning rate of up to 2e-05 and seed 7; all settings are under "
         "Method."
     )
-    words = told(run, settings={"training": {**TRAIN_SETTINGS, "patience": 2}})
+    words = headline(run, settings={"training": {**TRAIN_SETTINGS, "patience": 2}})
     assert "The weights are those of the best evaluation on in-domain data, not of the" in words
     settings = {"training": {**TRAIN_SETTINGS, "from_scratch": True}}
-    words = told(run, **{**run.config, "settings": settings})
+    words = headline(run, **{**run.config, "settings": settings})
     assert words.startswith("A model built like hub/base was trained from random weights for 500")
-    assert told(run, model=None) == "The model was fine-tuned for 500 steps."
+    assert headline(run, model=None) == "The model was fine-tuned for 500 steps."
 
 
 def test_accuracies_of_a_training_are_means_over_named_subsets(run: RunFolder) -> None:
     (section,) = Train.sections(run)
     assert (section.id, section.files) == ("training", ["training.csv"])
     words, (table,) = words_of(section.blocks), tables_of(section.blocks)
-    assert words.startswith(told(run))
+    assert words.startswith(headline(run))
     *header, last = table.header
     assert header == ["step", "loss (nats)", "ID (all examples)"]
     assert last.startswith("OOD (4 subsets: so_swap, prepos")

@@ -76,7 +76,7 @@ def test_pieces_of_one_occurrence_are_not_repetitions_of_each_other() -> None:
     assert rows[3] == "FoP=NRRRS"
 
 
-def test_adjacent_occurrences_are_told_apart() -> None:
+def test_adjacent_occurrences_are_distinguished() -> None:
     # "had had x", and then a word of two pieces twice in a row
     assert table(tokens_of("^aax|", "-000-"))[1] == "F=NoS"  # the neighbour is next, not repeated
     assert table(tokens_of("^pqpq|", "-0000-", words="-wwww-"))[1] == "F=NRRS"

@@ -66,8 +66,8 @@ def test_pieces_of_one_occurrence_are_those_of_the_tokenizers_word(
 ) -> None:
     tokenizer = byte_level(*["The the cat"] * 5)
     tokens = tokens_of(text, tokenizer, True)
-    told = tokenizer.convert_ids_to_tokens(tokens.ids[0])[1:-1]
-    assert " ".join(told).replace("\u0120", "_") == pieces
+    strings = tokenizer.convert_ids_to_tokens(tokens.ids[0])[1:-1]
+    assert " ".join(strings).replace("\u0120", "_") == pieces
     assert tokens.occurrences[0, 1:-1].tolist() == [1 + number for number in occurrences]
 
 

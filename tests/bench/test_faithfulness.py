@@ -28,7 +28,7 @@ def test_areas_and_ranks_by_hand() -> None:
     scores, shape = np.array([[0.0, -3.0, 1.0], [1.0, 2.0, 0.0]]), ModelShape(2, 2)
     names = list(map(str, ranked(scores, shape)))
     assert names == ["L1.H1", "L0.MLP", "L1.H0", "L0.H0", "L1.MLP", "L0.H1"]
-    with pytest.raises(MismatchError, match=r"found the shape \(3, 2\); the model has 2 layers"):
+    with pytest.raises(MismatchError, match=r"found shape \(3, 2\); the model has 2 layers"):
         ranked(scores.T, shape)
 
 

@@ -102,9 +102,9 @@ def test_names_of_cases(tmp_path: Path) -> None:
     assert len([name for name in every if name.startswith("trained-")]) >= 6
     assert len([name for name in every if not name.startswith("trained-")]) >= 10
     assert case_names(["planted", "or-encoder"]) == list(CATALOGUE)
-    with pytest.raises(InputError, match="cases: found none; expected planted, trained, or"):
+    with pytest.raises(InputError, match="cases: none given; expected planted, trained, or"):
         case_names([])
-    with pytest.raises(InputError, match="cases: 'nor' is none; expected planted, trained, or"):
+    with pytest.raises(InputError, match="cases: 'nor' is unknown; expected planted, trained, or"):
         case_names(["nor"])
     assert load_case("trained-copy", tmp_path).name == "trained-copy"
 

@@ -36,16 +36,16 @@ def test_rankings_by_hand() -> None:
     assert node_auroc(np.zeros((2, 3)), truth, SHAPE) == 0.5
     scores = np.arange(6.0).reshape(2, 3)
     for names, n in (((), 0), (map(str, SHAPE.components), 6)):
-        with pytest.raises(InputError, match=f"{n} of 6 are a true component; expected some that"):
+        with pytest.raises(InputError, match=f"{n} of 6 are a true component; expected at"):
             node_auroc(scores, truth_of(*names), SHAPE)
-    with pytest.raises(InputError, match=r"the true component L2\.H0 has none"):
+    with pytest.raises(InputError, match=r"none for the true component L2\.H0"):
         node_auroc(scores, truth_of("L0.H0", "L2.H0"), SHAPE)
     for bad in (math.nan, math.inf):
         wrong = scores.copy()
         wrong[1, 2] = bad
         with pytest.raises(InputError, match=rf"found {bad} for L1\.MLP; expected a finite number"):
             node_auroc(wrong, truth_of("L0.H0"), SHAPE)
-    with pytest.raises(MismatchError, match=r"found the shape \(6,\); the model has 2 layers"):
+    with pytest.raises(MismatchError, match=r"found shape \(6,\); the model has 2 layers"):
         node_auroc(scores.ravel(), truth_of("L0.H0"), SHAPE)
 
 
@@ -60,9 +60,9 @@ def test_pairs_by_hand() -> None:
     assert sign_accuracy(predicted, PAIRS) == 0
     assert sign_accuracy(by_pair(_01=1.0, _23=0.3), PAIRS) == 0.5
     assert sign_accuracy(by_pair(_01=0.0, _23=-0.3), PAIRS) == 0.5  # 0 has no sign
-    with pytest.raises(InputError, match="its interactions are unknown"):
+    with pytest.raises(InputError, match="truth: interactions are unknown"):
         pair_auroc(by_pair(_01=1.0), truth_of("L0.H0"))
-    with pytest.raises(InputError, match=r"the true pair L0\.H2\+L0\.H3 has none"):
+    with pytest.raises(InputError, match=r"none for the true pair L0\.H2\+L0\.H3"):
         pair_auroc(by_pair(_01=1.0, _02=1.0), PAIRS)
     with pytest.raises(InputError, match=r"predicted: found nan for L0\.H0\+L0\.H1"):
         sign_accuracy(by_pair(_01=math.nan, _23=1.0), PAIRS)
@@ -70,7 +70,7 @@ def test_pairs_by_hand() -> None:
     nothing = truth_of("L0.H0", interactions=by_pair(_01=0.0))
     with pytest.raises(InputError, match="0 of 1 are a true pair"):
         pair_auroc(by_pair(_01=1.0), nothing)
-    with pytest.raises(InputError, match="no pair truly interacts"):
+    with pytest.raises(InputError, match="no pair interacts"):
         sign_accuracy(by_pair(_01=1.0), nothing)
 
 

@@ -1,4 +1,4 @@
-"""Planted heads that act by what they attend to, and others, are told apart."""
+"""Planted heads that act by what they attend to are distinguished from others."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("cause", "said"), [("by attention", ["repeated"]), ("elsewhere", [])], ids=lambda x: str(x)
 )
-def test_the_cause_is_told(planted: Any, cause: str, said: list[str]) -> None:
+def test_the_cause_is_identified(planted: Any, cause: str, said: list[str]) -> None:
     for seed in (0, 1):
         table = planted.judged(cause, seed)
         assert planted.causes(table) == said

@@ -1,4 +1,4 @@
-"""Lost information, moved thresholds and roles are told rightly as often as they should be."""
+"""Lost information, moved thresholds and roles are identified as often as they should be."""
 
 from typing import Any
 

@@ -209,9 +209,9 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     run = "run mine.yaml --without paths,dose"
     assert call(f"{run} --dry-run") == 0
-    told = capsys.readouterr().out
-    assert "27 of 27 jobs known so far remain" in told
-    assert "prune sparsity 0.7, seed 1 2" in told
+    printed = capsys.readouterr().out
+    assert "27 of 27 jobs known so far remain" in printed
+    assert "prune sparsity 0.7, seed 1 2" in printed
     assert not Path("mine").exists()
     assert call(run) == 0
     assert "report: mine/report.html" in capsys.readouterr().out
@@ -220,9 +220,9 @@ def test_a_study_from_init_to_clean(
     assert call(f"{run} --dry-run") == 0
     assert capsys.readouterr().out == ("all 27 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
-    told = capsys.readouterr().out
-    assert "27 of 27 jobs are done" in told
-    assert "27 results match their checksums" in told
+    printed = capsys.readouterr().out
+    assert "27 of 27 jobs are done" in printed
+    assert "27 results match their checksums" in printed
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call(run) == 0
     assert call("study clean mine --dry-run") == 0
@@ -365,13 +365,13 @@ def test_a_search_is_that_of_the_function(files: Path, capsys: pytest.CaptureFix
         n_pairs=4,
         max_size=2,
     )
-    for name, table in (("superadditive", wanted.found), ("screening", wanted.screening)):
+    for name, table in (("superadditive", wanted.superadditive), ("screening", wanted.screening)):
         written = pd.read_csv(f"found/tables/{name}.csv")
         pd.testing.assert_frame_equal(written, table, rtol=0, atol=1e-5)
-    assert set(wanted.found["split"]) == {"id"}
+    assert set(wanted.superadditive["split"]) == {"id"}
     stable = STABILITY.read(Path("found/tables/stability.csv"))
     pd.testing.assert_frame_equal(stable, wanted.stability, check_dtype=False, atol=1e-5)
-    assert all(name in printed for name in wanted.found["set"])
+    assert all(name in printed for name in wanted.superadditive["set"])
 
 
 @pytest.mark.usefixtures("no_report")

@@ -116,14 +116,14 @@ def test_words_of_sentence_pieces_end_at_spaces_and_punctuation(kind: str) -> No
     fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
     text = 'the cat saw "the baker", the cat.'
     data = encode(examples((text, "")), fast, max_length=32, words=True)
-    told = 'the _cat _saw _ " the _ba ker " , _the _cat .'
+    expected = 'the _cat _saw _ " the _ba ker " , _the _cat .'
     tokens = fast.convert_ids_to_tokens(data.input_ids[0])
-    assert " ".join(tokens).replace("\u2581", "_").removeprefix("_") == told
+    assert " ".join(tokens).replace("\u2581", "_").removeprefix("_") == expected
     the, cat, saw, baker = range(4)
     assert data.words == [[the, cat, saw, -1, -1, the, baker, baker, -1, -1, the, cat, -1]]
 
 
-def test_unknown_words_are_told_apart(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+def test_unknown_words_are_distinguished(wordpiece: hf.PreTrainedTokenizerFast) -> None:
     data = encode(examples(("zebra okapi", "okapi")), wordpiece, max_length=32, words=True)
     assert data.input_ids[0] == [CLS, 1, 1, SEP, 1, SEP]
     assert data.words is not None
@@ -362,7 +362,7 @@ def test_prompts_without_their_places(
         ({"x": "baker", "y": "bake"}, "the tokens of 'baker' begin with those of 'bake', so it"),
     ],
 )
-def test_answers_that_cannot_be_told_apart_or_read(
+def test_answers_that_cannot_be_distinguished_or_read(
     wordpiece: hf.PreTrainedTokenizerFast, answers: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -91,18 +91,20 @@ def test_labels_that_are_no_class_are_refused_with_a_remedy(
         LabelMap.between(labels, NLI, data="dev")
 
 
-def test_labels_without_an_answer_are_told_of_answers_alone() -> None:
-    told = r"^examples 'dev': label 'maybe': no answer; --answers has yes, no: add its "
-    with pytest.raises(InputError, match=told + "answer, or rename it with --label-map maybe=NAME"):
+def test_labels_without_an_answer_get_advice_on_answers_alone() -> None:
+    message = r"^examples 'dev': label 'maybe': no answer; --answers has yes, no: add its "
+    with pytest.raises(
+        InputError, match=message + "answer, or rename it with --label-map maybe=NAME"
+    ):
         LabelMap.between(["maybe", "yes"], ["yes", "no"], data="dev", answers=True)
 
 
-def test_classes_that_cannot_be_told_apart_are_refused() -> None:
+def test_classes_that_cannot_be_distinguished_are_refused() -> None:
     with pytest.raises(InputError, match="not distinct"):
         LabelMap.between(["a"], ["not_a", "not-a", "a"])
 
 
-def test_names_of_the_checkpoint_in_another_order_are_told() -> None:
+def test_names_of_the_checkpoint_in_another_order_are_reported() -> None:
     names = ["entailment", "neutral", "not_entailment"]
     config = SimpleNamespace(
         id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)}

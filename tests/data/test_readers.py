@@ -153,9 +153,9 @@ def test_clusters_have_a_column(cells: dict, given: dict, expected: list[str] | 
 
 def test_texts_that_are_not_read_are_named(write: Write) -> None:
     path = write("x.csv", "question,context,date,label\nis it,it is so in most cases,6 May,e\n")
-    with pytest.warns(MechcoreWarning) as told:
+    with pytest.warns(MechcoreWarning) as caught:
         assert columns(read_examples(path))["text_b"] == [""]
-    assert [str(warning.message) for warning in told] == [
+    assert [str(warning.message) for warning in caught] == [
         f"{path}: texts are read only from column question, but context also holds texts: for "
         "pairs, add --columns text_b=context; for single texts, --columns "
         "text_a=question (columns= in Python)"
@@ -219,7 +219,7 @@ def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Wri
 
 
 @pytest.mark.parametrize(("ending", "none"), [("csv", "-1"), ("tsv", -1.0), ("parquet", -1.0)])
-def test_rows_of_label_minus_one_are_told_and_can_be_left_out(
+def test_rows_of_label_minus_one_are_reported_and_can_be_left_out(
     tmp_path: Path, ending: str, none: Any
 ) -> None:
     frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [type(none)(0), none, type(none)(1)]})
@@ -228,9 +228,9 @@ def test_rows_of_label_minus_one_are_told_and_can_be_left_out(
         MechcoreWarning, match=r"1 of 3 examples have the label -1, .* add --label-map -1=- \("
     ):
         assert len(read_examples(path)) == 3
-    with pytest.warns(MechcoreWarning, match="skipped 1 of 3 examples without a label") as told:
+    with pytest.warns(MechcoreWarning, match="skipped 1 of 3 examples without a label") as caught:
         labels = read_examples(path, label_map={"0": "e", "1": "n", "-1": "-"}).frame["label"]
-    assert (labels.tolist(), len(told)) == (["e", "n"], 1)
+    assert (labels.tolist(), len(caught)) == (["e", "n"], 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for given in ({"-1": "bad"}, {-1: "bad"}):
@@ -302,10 +302,10 @@ def test_two_columns_that_differ_and_could_serve_for_one_role(
     tmp_path: Path, table: dict[str, str], split: str, pair: str, differ: int
 ) -> None:
     path = saved(pd.DataFrame({k: [*v] for k, v in table.items()}), tmp_path / "x.csv")
-    with pytest.warns(MechcoreWarning) as told:
+    with pytest.warns(MechcoreWarning) as caught:
         cells = columns(read_examples(path))
-    assert len(told) == 1
-    message = str(told[0].message)
+    assert len(caught) == 1
+    message = str(caught[0].message)
     assert f"columns {pair}" in message
     assert f"could both be {split} and differ in {differ} of 2 rows" in message
     chosen = message.split(": columns ")[1].split(" and ")[0]

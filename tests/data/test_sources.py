@@ -89,7 +89,7 @@ def test_what_is_not_there_is_named(save: Save, chosen: Any, message: str) -> No
         read_sources([Source(path=save(), **chosen)])
 
 
-def test_a_draw_is_told(save: Save) -> None:
+def test_a_draw_is_reported(save: Save) -> None:
     source = Source(path=save(), max=2, seed=3)
     with pytest.warns(MechcoreWarning) as caught:
         drawn = rows([source])

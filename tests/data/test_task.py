@@ -309,7 +309,7 @@ def test_saved_folders_are_found(tmp_path: Path) -> None:
     assert read_sources(task.id).subset_names == ["matched", "mismatched"]
 
 
-def test_matched_examples_alone_are_told(tmp_path: Path) -> None:
+def test_matched_examples_alone_are_reported(tmp_path: Path) -> None:
     folder = mnli_folder(tmp_path)
     (folder / "mnli_dev_mismatched.tsv.gz").unlink()
     with pytest.warns(MechcoreWarning, match="no MNLI mismatched validation examples") as seen:

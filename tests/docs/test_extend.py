@@ -73,18 +73,18 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what is printed."""
-    return tmp_path_factory.mktemp("told")
+    return tmp_path_factory.mktemp("output")
 
 
 Mechcore = Callable[..., str]
 
 
 @pytest.fixture
-def mechcore(installed: Path, told: Path) -> Mechcore:
+def mechcore(installed: Path, output: Path) -> Mechcore:
     """Runs the command with the package installed; what it prints."""
-    return partial(python, installed, "-m", "mechcore", told=told)
+    return partial(python, installed, "-m", "mechcore", output=output)
 
 
 UNDRAWN = """
@@ -95,14 +95,16 @@ with undrawn():
 """
 
 
-def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path, told: Path) -> None:
+def test_the_main_study_has_all_that_was_added(
+    installed: Path, tmp_path: Path, output: Path
+) -> None:
     for split in ("train", "id", "ood"):
         frame = tiny_world.generate(split, 24, 1).frame  # type: ignore[arg-type]
         frame.to_csv(tmp_path / f"{split}.csv", index=False)
     file, out = tmp_path / "study.yaml", tmp_path / "out"
     file.write_text(STUDY.format(model=tiny_encoder_dir(), data=tmp_path))
     arguments = ["run", str(file), "--out", str(out), "--cpus", "1"]
-    python(installed, "-c", UNDRAWN.format(arguments=arguments), told=told)
+    python(installed, "-c", UNDRAWN.format(arguments=arguments), output=output)
     tables = {path.stem: pd.read_csv(path) for path in (out / "tables").glob("*.csv")}
     # Half of the 4 x 7 components, the later ones, are pruned.
     kept = tables["subnetworks"].iloc[0]
@@ -131,7 +133,7 @@ print(answer.headline, answer.table["longer"].tolist(), "lengths" in dir(lab))
 
 @pytest.mark.everyday
 def test_the_analysis_is_a_command_a_method_and_a_setting(
-    mechcore: Mechcore, installed: Path, tmp_path: Path, told: Path
+    mechcore: Mechcore, installed: Path, tmp_path: Path, output: Path
 ) -> None:
     out, small = tmp_path / "out", ("--max-train", "8", "--max-id", "8", "--max-ood", "8")
     assert "How many test texts are longer than so many tokens." in mechcore("--help")
@@ -144,7 +146,7 @@ def test_the_analysis_is_a_command_a_method_and_a_setting(
     printed = mechcore("lengths", str(out), "--longest", "1")
     assert "16 of 16 test texts are long." in printed
     assert len(list((out / "tables").glob("lengths.csv"))) == 1
-    printed = python(installed, "-c", LAB.format(store=str(tmp_path / "store")), told=told)
+    printed = python(installed, "-c", LAB.format(store=str(tmp_path / "store")), output=output)
     assert "test texts are long. [" in printed
     assert printed.rstrip().endswith("True")
     mechcore("study", "init", str(tmp_path / "study.yaml"))
@@ -164,14 +166,14 @@ def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_pat
     assert (tmp_path / "out" / "masks" / "late-first-s0.50-seed1.safetensors").is_file()
 
 
-def test_what_was_added_passes_the_checks_of_the_page(installed: Path, told: Path) -> None:
+def test_what_was_added_passes_the_checks_of_the_page(installed: Path, output: Path) -> None:
     (code,) = re.findall(
         r"^```python\n(from mechcore import testing\n.*?)^```$",
         PAGE.read_text(encoding="utf-8"),
         re.S | re.M,
     )
     assert len(re.findall(r"testing\.check_", code)) == 4
-    python(installed, "-c", code, told=told)
+    python(installed, "-c", code, output=output)
 
 
 def test_a_search_screens_by_the_way_that_was_added(mechcore: Mechcore, tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_a_search_screens_by_the_way_that_was_added(mechcore: Mechcore, tmp_path
 
 
 def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
-    mechcore: Mechcore, installed: Path, told: Path, tmp_path: Path
+    mechcore: Mechcore, installed: Path, output: Path, tmp_path: Path
 ) -> None:
     """A tiny random OPT classifier, against Hugging Face's own with weights set to zero."""
     tokenizer = hf.AutoTokenizer.from_pretrained(tiny_encoder_dir())
@@ -245,7 +247,9 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     Mask.full(ModelShape(2, 4)).without("L0.H1", "L1.MLP").save(mask)
     exporting = f"export_checkpoint({str(source)!r}, {str(out)!r}, Mask.load({str(mask)!r}), "
     exporting += "fill='zero')"
-    python(installed, "-c", f"from mechcore import Mask, export_checkpoint; {exporting}", told=told)
+    python(
+        installed, "-c", f"from mechcore import Mask, export_checkpoint; {exporting}", output=output
+    )
     folded: Any = hf.AutoModelForSequenceClassification.from_pretrained(out)
     expected = without("L0.H1+L1.MLP").state_dict()
     assert folded.state_dict().keys() == expected.keys()
@@ -255,7 +259,7 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "Model"])
 def test_the_encoder_loads_with_and_without_a_head(
-    installed: Path, tmp_path: Path, told: Path, head: str
+    installed: Path, tmp_path: Path, output: Path, head: str
 ) -> None:
     """A tiny random Megatron-BERT, against Hugging Face's own with a head's weights at zero."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -284,7 +288,7 @@ torch.save(pairs, {str(tmp_path / "found.pt")!r})
     sides = ("right", "left")
     batches = [helpers.padded(helpers.texts(), side, extra=1) for side in sides]
     torch.save(batches, tmp_path / "batches.pt")
-    python(installed, "-c", code, told=told)
+    python(installed, "-c", code, output=output)
     for logits in torch.load(tmp_path / "found.pt"):
         for batch, rows in zip(logits, (expected, ablated), strict=True):
             for answer, row in zip(batch, rows, strict=True):

@@ -118,7 +118,7 @@ def test_the_error_names_the_examples_in_the_order_of_the_data(cases: Cases) -> 
         evaluate(model, data, batch_size=1)
 
 
-def test_overflow_in_float16_is_told_to_go_to_float32(cases: Cases) -> None:
+def test_overflow_in_float16_advises_float32(cases: Cases) -> None:
     """The last matrix is scaled so that 65504 is exceeded, but not what float32 can hold."""
     model = load_model(cases.path("bert"))
     data = encoded("bert")

@@ -63,9 +63,11 @@ def histories(masks: Path) -> dict[str, float]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study without a missing mask; not to be changed. It says at once what it cannot judge."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    with undrawn(), pytest.warns(MechcoreWarning) as told:
+    with undrawn(), pytest.warns(MechcoreWarning) as caught:
         run_study(CONFIG, out)
-    texts = [str(warning.message) for warning in told if "too few examples" in str(warning.message)]
+    texts = [
+        str(warning.message) for warning in caught if "too few examples" in str(warning.message)
+    ]
     assert texts[0].startswith(
         "describe: in domain: too few examples: 10 of the rarest label, at least 50"
     )
@@ -126,8 +128,8 @@ def test_one_mask_off_its_target_costs_only_itself(
     with pytest.raises(SystemExit) as end:
         main(["study", "status", str(out)])
     assert end.value.code == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert re.search(rf"missing: {lost}: the sparsity", told)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(rf"missing: {lost}: the sparsity", printed)
     # A raised tolerance brings it back.
     run_study(with_tolerance(0.9), out)
     assert manifests(out) == trained
@@ -149,9 +151,9 @@ def test_without_any_mask_the_report_is_about_the_full_model(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = manifests(out)
-    with pytest.warns(MechcoreWarning) as told:
+    with pytest.warns(MechcoreWarning) as caught:
         (report,) = run_study(with_tolerance(0.0), out)
-    messages = [str(warning.message) for warning in told]
+    messages = [str(warning.message) for warning in caught]
     assert any("no mask reached its target, so there is no core" in line for line in messages)
     assert manifests(out) == trained
     assert set(table(out, "accuracy")["subnetwork"]) == {"full"}

@@ -82,7 +82,7 @@ class Evil:
 def test_an_allowed_pickle_still_runs_nothing(pickled: Path, tmp_path: Path) -> None:
     torch.save({"x": Evil(tmp_path / "made")}, pickled / "pytorch_model.bin")
     message = refusal(pickled, allow_pickle=True)
-    assert "its pickle is damaged, or holds other objects than tensors" in message
+    assert "its pickle is damaged, or holds objects other than tensors" in message
     assert not (tmp_path / "made").exists()
 
 

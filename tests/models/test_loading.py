@@ -37,7 +37,7 @@ from mechcore.steps.config import DataConfig, ModelConfig
     [
         *((name, "no such directory") for name in ("runs/of/mine", "./mine", "/nowhere/mine")),
         ("mine.gguf", "no such file"),
-        ("nobody/no-such-model", "neither a local checkpoint nor a hub id that can be reached"),
+        ("nobody/no-such-model", "neither a local checkpoint nor a reachable hub id"),
     ],
 )
 def test_names_of_nothing(name: str, message: str) -> None:
@@ -215,7 +215,8 @@ T5 = {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}
         (
             lambda: of_kind("T5", **T5),
             "no TransformerBridge adapter for T5ForSequenceClassification; classifiers that can be "
-            "loaded are .*bert, roberta, xlm-roberta, .*docs/extend.md says how to add a family$",
+            "loaded are .*bert, roberta, xlm-roberta, .*docs/extend.md explains how to add a "
+            "family$",
         ),
         (
             lambda: of_kind("XLNet", d_model=16, n_layer=1, n_head=2),

@@ -69,7 +69,7 @@ SILENT: tuple[str, Change] = (CONFIG, lambda config: config.pop("model_input_nam
 OLD = updated("config.json", transformers_version="4.40.0")
 OLDER: tuple[str, Change] = ("config.json", lambda config: config.pop("transformers_version"))
 DENIED: tuple[str, Change] = (CONFIG, lambda config: config["model_input_names"].pop(1))
-UNSAID, NONE = "does not say if it gives token types", "gives no token types"
+UNSAID, NONE = "does not specify token types", "gives no token types"
 OF_TYPES: dict[str, tuple[list[tuple[str, Change]], bool, str | None]] = {
     "said": ([], True, None),
     "unsaid": ([SILENT], True, UNSAID),
@@ -92,10 +92,10 @@ def test_token_types_are_those_of_the_layout_unless_the_configuration_denies_the
         change(path, file, how)
     model = load_model(path)
     given = hf.AutoTokenizer.from_pretrained(path) if whose == "transformers" else None
-    encoded, told = messages(lambda: as_encoded(model, PAIRS, tokenizer=given))
+    encoded, notices = messages(lambda: as_encoded(model, PAIRS, tokenizer=given))
     if message is None and setting.startswith("unsaid ") and given is not None:
         message = UNSAID  # the version is read where mechcore loads the tokenizer
-    assert [message in text for text in told] == [True] * (message is not None)
+    assert [message in text for text in notices] == [True] * (message is not None)
     read = [list(types) for types in encoded.token_type_ids or [] if any(types)]
     assert read == (TYPES if typed else [])
     batch = encoded.rows(range(len(encoded)))
@@ -215,15 +215,15 @@ def test_other_tokens_than_from_the_file(wordpieces: Path, tmp_path: Path, setti
     (file, how), message = OF_FILE[setting]
     path = Path(shutil.copytree(wordpieces, tmp_path / "checkpoint"))
     change(path, file, how)
-    encoded, told = messages(lambda: encoded_by(path))
+    encoded, notices = messages(lambda: encoded_by(path))
     expected = hf.AutoTokenizer.from_pretrained(path)(
         [*DIFFERENT["text_a"]], [*DIFFERENT["text_b"]], padding=False, truncation=False
     )
     assert encoded.input_ids == expected["input_ids"]
     assert encoded.token_type_ids == expected["token_type_ids"]
-    assert len(told) == (message is not None)
+    assert len(notices) == (message is not None)
     if message is not None:
-        assert re.search(message, told[0]), told[0]
+        assert re.search(message, notices[0]), notices[0]
         load_tokenizer(path).save_pretrained(path)
         assert messages(lambda: encoded_by(path))[1] == []
         if setting != "configuration":  # which names the special tokens of both
@@ -252,10 +252,10 @@ def test_no_class_that_is_saved_as_it_is_differs_from_its_file(kind: str, tmp_pa
     assert read in tokens._files
     data = Examples("id", DIFFERENT.assign(text_a=TEXTS, text_b=TEXTS[::-1]))
     for options in ({}, {"prompt": "{a} {b}"}):
-        encoded, told = messages(
+        encoded, notices = messages(
             lambda options=options: encode(data, read, max_length=200, **options)
         )
-        assert told == []
+        assert notices == []
         assert encoded.input_ids[0] != encoded.input_ids[1]
 
 
@@ -287,10 +287,10 @@ def test_no_class_that_is_saved_as_it_is_differs_from_its_file(kind: str, tmp_pa
 def test_unknown_words(wordpieces: Path, rows: list[tuple[str, str]], message: str | None) -> None:
     frame = pd.DataFrame(rows, columns=["text_a", "text_b"]).assign(label="x", subset="s")
     tokenizer = load_tokenizer(wordpieces)
-    _, told = messages(lambda: encode(Examples("id", frame), tokenizer, max_length=90))
-    assert len(told) == (message is not None)
+    _, notices = messages(lambda: encode(Examples("id", frame), tokenizer, max_length=90))
+    assert len(notices) == (message is not None)
     if message is not None:
-        assert re.search(message, told[0]), told[0]
+        assert re.search(message, notices[0]), notices[0]
 
 
 def test_a_tokenizer_that_cannot_write_a_text(wordpieces: Path, tmp_path: Path) -> None:
@@ -310,9 +310,9 @@ def test_texts_without_the_token_that_the_head_reads(
     path = Path(shutil.copytree(cases.path("bert"), tmp_path / "checkpoint"))
     change(path, *updated(FILE, post_processor=None))
     change(path, *updated(CONFIG, cls_token=class_token))
-    encoded, told = messages(lambda: as_encoded(load_model(path), PAIRS))
+    encoded, notices = messages(lambda: as_encoded(load_model(path), PAIRS))
     assert len(encoded.input_ids[0]) == 8
-    assert ["2 of 2 have no '[CLS]', as TokenizersBackend has" in m for m in told] == (
+    assert ["2 of 2 have no '[CLS]', as TokenizersBackend has" in m for m in notices] == (
         [True] * (class_token is not None)
     )
 

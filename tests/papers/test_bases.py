@@ -26,7 +26,7 @@ def test_a_checkpoint_is_what_its_files_hold(base: Path, tmp_path: Path) -> None
         Checkpoint(str(tmp_path / "nothing here")).content(hash_file)
 
 
-def test_what_is_told_of_a_base(base: Path) -> None:
+def test_facts_about_a_base(base: Path) -> None:
     known = helpers.gpt2_language_model(vocab_size=11)
     facts = model_facts(load_model(str(base), task="language-model"), "mine")
     assert facts["source"] == "mine"

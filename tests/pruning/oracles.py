@@ -78,7 +78,7 @@ class Subject:
         return cls(model, plain, data, MeanActivations.compute(model, data, n_samples=0))
 
     def prune(self, preset: Any = QUICK, **options: Any) -> list[Subnetwork]:
-        """The subnetwork of seed 1 at 60 % unless told otherwise."""
+        """The subnetwork of seed 1 at 60 %, by default."""
         given = {"model": self.model, "data": self.data, "means": self.means, "preset": preset}
         return prune(**given | {"seeds": 1, "target_sparsities": 0.6} | options)
 
@@ -94,7 +94,7 @@ class Steps:
         self.spoilt: tuple[int, int] | None = None
         """The step, and the mask, whose gradient is NaN."""
         self.warnings: Any = ()
-        self.told: list[int] = []
+        self.n_warnings: list[int] = []
         """How many ``warnings`` there were before each step."""
         real = Teacher.kl_gradients
 
@@ -102,7 +102,7 @@ class Steps:
             assert self.allowed, "a step was taken"
             if len(self.masks) == self.stop_at:
                 raise KeyboardInterrupt
-            self.told.append(len(self.warnings))
+            self.n_warnings.append(len(self.warnings))
             losses, gradients = real(teacher, values, *args, **options)
             if self.spoilt is not None and len(self.masks) == self.spoilt[0]:
                 gradients[self.spoilt[1]] = math.nan

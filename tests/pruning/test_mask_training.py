@@ -169,7 +169,7 @@ def test_a_sparsity_off_its_target_is_diagnosed(course: list[float], diagnosis: 
     assert str(failure.value).endswith(diagnosis)
 
 
-def test_a_sparsity_that_swings_is_not_told_to_react_more_strongly() -> None:
+def test_no_stronger_reaction_is_advised_for_a_sparsity_that_swings() -> None:
     with pytest.raises(OffTrackError) as failure:
         ended([0.0, 0.2, 0.6, 0.9, 0.95, 0.9, 0.7, 0.5, 0.35]).subnetwork()
     assert "larger lr_lambda" not in str(failure.value)

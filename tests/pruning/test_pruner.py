@@ -229,7 +229,7 @@ def test_a_mask_that_diverges_does_not_disturb_the_others(
     assert not isinstance(failure.value, InputError)
     assert steps.warnings[0].filename == oracles.__file__
     # It is said before the next step, and that step goes on without it.
-    assert steps.told == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert steps.n_warnings == [0, 0, 0, 0, 1, 1, 1, 1]
     assert steps.masks == [3, 3, 3, 3, 2, 2, 2, 2]
     monkeypatch.undo()
     finished = failure.value.finished

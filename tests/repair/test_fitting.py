@@ -138,11 +138,11 @@ def test_the_guard_keeps_the_model_as_it_is_in_domain(worlds: Any) -> None:
     world = worlds("threshold")
     free, guarded = fitting(world), fitting(world)
     guarded.settings = replace(QUICK, guard=1e4)
-    told, *after = (
+    before, *after = (
         world.model.answers(world.inside.data, weights)
         for weights in ({}, *(f.fit("threshold").weights for f in (free, guarded)))
     )
-    moved = [(logits - told).abs().max() for logits in after]
+    moved = [(logits - before).abs().max() for logits in after]
     assert moved[1] < 0.2 * moved[0]
 
 
@@ -257,9 +257,9 @@ def test_rungs_of_the_last_layer_share_what_the_layers_below_compute(
 def climbed(world: World, rungs: list[str], order: Any = slice(None)) -> tuple[list[Any], Any]:
     """Outcomes of these rungs with 40 examples, and their table; labels out of domain in order."""
     runs = runs_of(world.outside, [40], draws=1, folds=2, seed=0, inside=80)
-    done, told = list(world.ladder().outcomes(runs, rungs)), world.labels()
-    told |= {"ood": [*np.array(told["ood"])[order]]}
-    return done, repair_table(done, world.outside, world.inside, told)
+    done, labels = list(world.ladder().outcomes(runs, rungs)), world.labels()
+    labels |= {"ood": [*np.array(labels["ood"])[order]]}
+    return done, repair_table(done, world.outside, world.inside, labels)
 
 
 def test_the_ladder_says_what_helps(worlds: Any) -> None:

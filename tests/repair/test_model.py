@@ -89,5 +89,5 @@ def test_a_bias_that_the_head_cannot_hold_is_not_saved(
 
 def test_language_models_are_refused(cases: Cases) -> None:
     case = cases.get("gpt2-lm")
-    with pytest.raises(InputError, match="is no classifier"):
+    with pytest.raises(InputError, match="is not a classifier"):
         RepairableModel(case.model, case.path, load_tokenizer(case.path))

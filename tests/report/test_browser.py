@@ -335,7 +335,9 @@ def test_the_keyboard_goes_through_the_graph_and_terms(rich: Open) -> None:
         graph.locator('.dot[tabindex="0"]').focus()
         assert focused(page)[1] == "L2.H2"  # loses most without the core
         assert tip.inner_text().startswith("L2.H2, in the core. Paths from the core cut")
-        lit = graph.locator(".edge.told").evaluate_all("all => all.map((e) => e.dataset.ends)")
+        lit = graph.locator(".edge.highlighted").evaluate_all(
+            "all => all.map((e) => e.dataset.ends)"
+        )
         assert len(lit) > 2
         assert all("0" in ends.split() for ends in lit)  # those of the first dot
         assert graph.locator(".edge").count() > len(lit)

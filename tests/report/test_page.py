@@ -206,7 +206,7 @@ def test_effective_sizes_alone_are_a_page_of_their_own(copy_of_rich: Path) -> No
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_what_is_told_of_the_data_is_told_once(rich: Page, copy_of_rich: Path) -> None:
+def test_facts_about_the_data_appear_once(rich: Page, copy_of_rich: Path) -> None:
     assert "12 of 20,000 texts of tiny-train (training) were cut at 128 tokens." in rich.text
     assert "train n available" not in rich.text
     (copy_of_rich / "tables" / "data.csv").unlink()

@@ -63,7 +63,7 @@ def test_views_and_other_precisions_can_be_saved(tmp_path: Path, correct: torch.
 
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")
-def test_groups_are_told_of_where_all_their_subsets_are_there(inputs: Inputs) -> None:
+def test_groups_are_reported_where_all_their_subsets_are_there(inputs: Inputs) -> None:
     ablations = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", split="ood")
     whole, part = ("hans 0", "hans 1"), ("hans 0", "hans 7")
     groups = {"both": whole, "one gone": part, "hans 0": whole}

@@ -105,11 +105,11 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
         if name == "ablation":  # a sweep has more heads that single ones stand beside
             table, reused = (frame[frame["size"] > 1] for frame in (table, reused))
         # Batches of other sets round otherwise; p-values and intervals of tiny effects feel it.
-        told = [column for column in table if column not in ("p", "p_adjusted")]
-        ends = [column for column in told if column.endswith(("low", "high"))]
+        columns = [column for column in table if column not in ("p", "p_adjusted")]
+        ends = [column for column in columns if column.endswith(("low", "high"))]
         pd.testing.assert_frame_equal(reused[ends], table[ends], atol=1e-3)
-        told = [column for column in told if column not in ends]
-        pd.testing.assert_frame_equal(reused[told], table[told], atol=1e-6)
+        columns = [column for column in columns if column not in ends]
+        pd.testing.assert_frame_equal(reused[columns], table[columns], atol=1e-6)
 
 
 def test_intervals_are_drawn_with_the_seed(

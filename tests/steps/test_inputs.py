@@ -1,4 +1,4 @@
-"""What a study reads: its draws, told as the user can change them, and what models get of it."""
+"""What a study reads: draws, reported with the option that changes them, and model inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def six(tmp_path: Path) -> str:
     return str(path)
 
 
-def told(split: str, data: DataConfig) -> tuple[int, int, list[str]]:
+def draw(split: str, data: DataConfig) -> tuple[int, int, list[str]]:
     """Examples of a split, how many there were, and the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MechcoreWarning)
@@ -42,17 +42,17 @@ def told(split: str, data: DataConfig) -> tuple[int, int, list[str]]:
     return len(examples), available, [str(warning.message) for warning in caught]
 
 
-def test_a_draw_is_told_with_the_option_that_set_it(six: str) -> None:
+def test_a_draw_is_reported_with_the_option_that_set_it(six: str) -> None:
     for split in ("train", "id", "ood"):
         options: dict[str, Any] = {split: six, f"max_{split}": 4, "seed": 7}
         drawn = "examples 'six': 4 of 6 drawn at random, by subset, with seed 7; "
         drawn += f"--max-{split} 0 (max_{split}: null in a study's file) takes all"
-        assert told(split, DataConfig(**options)) == (4, 6, [drawn])
+        assert draw(split, DataConfig(**options)) == (4, 6, [drawn])
         for everything in (6, None):
-            assert told(split, DataConfig(**{**options, f"max_{split}": everything})) == (6, 6, [])
+            assert draw(split, DataConfig(**{**options, f"max_{split}": everything})) == (6, 6, [])
     # A draw from a drawn source tells of both.
     data = DataConfig(ood=(Source(path=six, max=5, seed=1),), max_ood=2)
-    n, available, (first, second) = told("ood", data)
+    n, available, (first, second) = draw("ood", data)
     assert (n, available) == (2, 5)
     assert first.startswith(f"examples of {six}: 5 of 6 drawn at random, by subset, with seed 1; ")
     assert second.startswith(
@@ -127,7 +127,7 @@ def test_a_model_that_is_trained_reads_the_same_chat(instruct: Path, six: str) -
     assert training.args[1].prompt == "<user>{a}</><assistant>"
 
 
-def test_the_same_texts_in_and_out_of_domain_are_told(cases: Cases) -> None:
+def test_the_same_texts_in_and_out_of_domain_are_reported(cases: Cases) -> None:
     pairs = [("a b", "c"), ("b", "c d"), ("d", "e"), ("e", "a")]
     loaded = inputs(cases, "bert")
     loaded.add("id", examples(pairs), 4)
@@ -145,7 +145,7 @@ def test_the_same_texts_in_and_out_of_domain_are_told(cases: Cases) -> None:
         loaded.add("train", examples([pairs[3], ("c", "a b")]), 2)
 
 
-def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
+def test_pairs_beside_single_texts_are_reported(cases: Cases) -> None:
     pairs, singles = examples([("the cat", "a dog")]), examples([("the cat", "")])
     given = inputs(cases, "bert")
     given.add("train", pairs, 1)

@@ -114,7 +114,7 @@ def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
 def test_what_a_sweep_ablated_is_not_ablated_again(
     inputs: Inputs, means: MeanActivations, tables: dict[str, pd.DataFrame]
 ) -> None:
-    """The known changes are told by their own: only that of the MLP of the last layer is not 0."""
+    """Known changes have exact values: only that of the last layer's MLP is not 0."""
     swept = {}
     for split, data in inputs.data.items():
         sweep = ablate(inputs.model, ["L1.MLP"], data, means, split=split)  # type: ignore[arg-type]

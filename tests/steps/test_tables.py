@@ -268,7 +268,7 @@ TWO = {"checkpoint_1000": "b", "checkpoint_500": "a"}
         ({"top": "a", "onnx": "b"}, {"run": "run"}),
     ],
 )
-def test_checkpoints_are_told_by_step_or_name(
+def test_checkpoints_are_identified_by_step_or_name(
     tmp_path: Path, weights: dict[str, str], expected: dict[object, str]
 ) -> None:
     names = names_of(checkpoints(tmp_path / "run", **weights))

@@ -133,7 +133,7 @@ def test_the_plan_grows_with_results(tmp_path: Path, numbers: Path, sums: str) -
         assert len(pd.read_csv(tmp_path / "out" / "tables" / "numbers.csv")) == 1 + n
 
 
-def test_progress_reaches_the_cost_that_was_told(
+def test_progress_reaches_the_estimated_cost(
     store: Store, numbers: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     total = job(Add(), "total", *reads(numbers, 3))  # as much as the three together
@@ -188,8 +188,8 @@ def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Pa
         ("after", "needs bad", "bad"),
         ("last", "needs bad", "bad"),
     ]
-    told = "study: 1 job failed; 2 that need their results were not started. bad: no luck today."
-    assert str(failure.value).startswith(told)
+    message = "study: 1 job failed; 2 that need their results were not started. bad: no luck today."
+    assert str(failure.value).startswith(message)
     assert [store.has(item.key) for item in (one, free, bad, after)] == [True, True, False, False]
     assert store.all_keys() == sorted([one.key, free.key])
     assert store.leftovers() == []

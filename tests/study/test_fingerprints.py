@@ -83,7 +83,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config\.json and no weights"):
         checkpoint_content(str(tmp_path), None)
     with pytest.raises(
-        InputError, match="checkpoint no-such/model: neither a local checkpoint nor a hub"
+        InputError, match="checkpoint no-such/model: neither a local checkpoint nor a reachable hub"
     ):
         checkpoint_content("no-such/model", None)
 

@@ -297,7 +297,7 @@ WHOLE = Counter(
 
 
 class Calls(Counter[str]):
-    """Counts the jobs that are done by kind, and is interrupted where it is told to be."""
+    """Counts jobs done by kind; is interrupted where told to be."""
 
     fail_at: str | None = None
 

@@ -244,7 +244,7 @@ def hold(pipe: Connection, path: Path, key: str) -> None:
 
 
 def holding(store: Store, key: str) -> Other:
-    """A process that has the lock of a job, until it is told to go on."""
+    """A process that holds the lock of a job until told to continue."""
     other = Other(hold, store.path, key)
     assert other.hear() == "held"
     return other

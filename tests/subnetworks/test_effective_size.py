@@ -76,7 +76,7 @@ EXPECTED = [
 
 
 def refused(message: str, **changes: Any) -> None:
-    """Sizes of the tables above cannot be told with these changes."""
+    """Sizes of the tables above cannot be determined with these changes."""
     with pytest.raises(InputError, match=message):
         effective_size(**{"full": FULL, "grid": GRID, "groups": GROUPS} | changes)
 

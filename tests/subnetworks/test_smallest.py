@@ -122,7 +122,7 @@ def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
     )
 
 
-def test_a_loss_just_above_the_limit_is_not_told_as_the_limit() -> None:
+def test_a_loss_just_above_the_limit_is_not_shown_as_the_limit() -> None:
     wrong = {"dense": 22, "middle": 50, "sparse": 70}
     low = smallest(dict.fromkeys(wrong, 22), 0.5).loc["accuracy", "id_change_low"]
     limit = -float(low) - 1e-5  # 1.3 points, were both rounded
@@ -181,6 +181,7 @@ def test_one_label_has_accuracy_alone() -> None:
     full = {"id": answers(20), "ood": answers(20, labels=np.ones(N, dtype=int))}
     table = dense(full)
     assert table["within"].tolist() == [True, False]
-    reason = "out of domain: one label only: lost information cannot be told from a moved threshold"
+    reason = "out of domain: one label only: lost information "
+    reason += "cannot be distinguished from a shifted threshold"
     assert table["reason"].tolist() == ["", reason]
     assert table["subnetwork"].tolist() == ["dense", ""]

@@ -37,7 +37,7 @@ SETTINGS = TrainSettings(
 
 
 def examples(n: int = 12) -> Examples:
-    """Texts of different lengths whose label is told by a word."""
+    """Texts of different lengths whose label depends on one word."""
     rows = [
         (" ".join(WORDS[: 3 + i % 4]), f"a {('yes', 'no', 'if')[i % 3]} cat", CLASSES[i % 3], "all")
         for i in range(n)
@@ -199,7 +199,7 @@ def lose(folder: Path, part: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
-def test_layers_of_a_base_that_are_left_out_are_told(kind: str, tmp_path: Path) -> None:
+def test_layers_of_a_base_that_are_left_out_are_reported(kind: str, tmp_path: Path) -> None:
     getattr(hf, kind)(hf_classifier("bert").config).save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
     with warnings.catch_warnings():

@@ -37,7 +37,7 @@ DOSE = Schema(
     "Changes in margin as a component is ablated by degrees, with their direct part.",
     (
         *(COMPONENT, DATA, SPLIT, N),
-        *(c for name, told in COLUMNS.items() for c in own_ends(name, "number", told, unit="nats")),
+        *(c for name, text in COLUMNS.items() for c in own_ends(name, "number", text, unit="nats")),
         Column("monotone", "text", _MONOTONE),
     ),
 )

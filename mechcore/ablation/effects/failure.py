@@ -65,7 +65,7 @@ FAILURE_SETS = Schema(
         Column("kind", "text", "``single``, ``pair`` or ``core``"),
         SUBSET,
         LABEL,
-        Column("one_label", "flag", "whether it cannot be told from a moved threshold"),
+        Column("one_label", "flag", "whether it cannot be distinguished from a shifted threshold"),
         N,
         Column("fixed", "whole", "answers that are right without the set, and wrong with it"),
         Column("broken", "whole", "the other way round"),

@@ -31,7 +31,7 @@ class _Left(Exception):
 
 
 class Layers:
-    """A model's own forward, from any layer and up to any other, told by the order of their calls.
+    """A model's own forward, from any layer up to any other; layers are identified by call order.
 
     A layer has to run once, which shows what it returns, before it can be passed over.
     """

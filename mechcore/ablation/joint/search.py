@@ -65,7 +65,7 @@ class Search(Shown):
     """The results of a search for superadditive sets.
 
     Attributes:
-        found: the columns of `SUPERADDITIVE`, in search order.
+        superadditive: the columns of `SUPERADDITIVE`, in search order.
         screening: the columns of `SCREENING`.
         n_tested: number of sets of two or more components ablated in the search.
         stability: of the order of the sets, on data that the search did not see.
@@ -74,7 +74,7 @@ class Search(Shown):
             are what the search looks for.
     """
 
-    found: pd.DataFrame
+    superadditive: pd.DataFrame
     screening: pd.DataFrame
     n_pairs: int
     n_screened_out: int
@@ -87,7 +87,7 @@ class Search(Shown):
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables by name; that of races only if there were any."""
-        tables = {"superadditive": self.found, "screening": self.screening}
+        tables = {"superadditive": self.superadditive, "screening": self.screening}
         tables["stability"] = self.stability
         if self.races:
             decisions = [raced.decisions for raced in self.races.values()]
@@ -95,7 +95,7 @@ class Search(Shown):
         return tables
 
     def _summary(self) -> str:
-        best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
+        best = f", best {self.superadditive['set'].iloc[0]}" if len(self.superadditive) else ""
         return f"{self.n_tested} sets tested, {self.n_pairs} pairs screened{best}"
 
 
@@ -226,7 +226,7 @@ class _Growth:
         table = interactions(final, **statistics)
         rows = [(str(pair), predicted[pair], measured.get(pair, np.nan)) for pair in self.order]
         return Search(
-            found=_with_search(table, {str(cut): measured[cut] for cut in named}),
+            superadditive=_with_search(table, {str(cut): measured[cut] for cut in named}),
             screening=pd.DataFrame(rows, columns=SCREENING.names),
             n_pairs=len(self.order),
             n_screened_out=len(self.out),
@@ -262,9 +262,9 @@ def check_search(
     if given["guarantee"] is not None:
         Goal(**goal, error=given["guarantee"])
     elif set(goal.values()) != {None}:
-        told = ", ".join(f"{name} is {value}" for name, value in goal.items())
+        settings = ", ".join(f"{name} is {value}" for name, value in goal.items())
         raise InputError(
-            f"search: {told}, but there is no guarantee; add a probability of error, as in "
+            f"search: {settings}, but there is no guarantee; add a probability of error, as in "
             "guarantee=0.05, or leave them out"
         )
     INTERACTION_METHODS[given["screening_by"]]

@@ -1,1 +1,1 @@
-"""What differs between families of models, which are found by ``config.model_type``."""
+"""Differences between model families, which are looked up by ``config.model_type``."""

@@ -1,7 +1,7 @@
 """Adapters for TransformerBridge, registered with TransformerLens on import.
 
-Those of mechcore's own families are attributes by the name of the Hugging Face class, for the
-entry point group ``transformer_lens.architectures``. All are shielded from padding.
+Those of mechcore's own families are attributes named after the Hugging Face class, for the entry
+point group ``transformer_lens.architectures``. All are shielded from padding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mechcore.models.batches import is_arranged, real_tokens_first
 def derived(
     family: type[Architecture], language_model: str, name: str
 ) -> type[ArchitectureAdapter] | None:
-    """The adapter of a decoder's classifier from its language model's; None if it has none."""
+    """The adapter of a decoder's classifier, derived from that of its language model, if any."""
     base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
     if base is None:
         return None
@@ -44,7 +44,7 @@ def derived(
 
 
 def shield(hf_model: Any, causal: bool) -> None:
-    """Normalise padded batches on their way in; raises `InputError` for what is no classifier."""
+    """Normalise padded batches on input; raises `InputError` if the model is not a classifier."""
     if not type(hf_model).__name__.endswith("ForSequenceClassification"):
         raise InputError(
             f"model: TransformerLens loaded this classifier as {type(hf_model).__name__}, without "
@@ -78,7 +78,7 @@ def shield(hf_model: Any, causal: bool) -> None:
             ids = rows.pop("input_ids")
             kwargs = {**kwargs, **rows}
             if moved:
-                kwargs["position_ids"] = None  # those of the padded layout no longer hold
+                kwargs["position_ids"] = None  # those of the padded layout no longer apply
         return ((ids, *args[1:]), kwargs) if args else (args, {**kwargs, "input_ids": ids})
 
     hf_model.register_forward_pre_hook(normalise, with_kwargs=True)
@@ -87,8 +87,8 @@ def shield(hf_model: Any, causal: bool) -> None:
 def register(adapters: Mapping[str, type[ArchitectureAdapter]]) -> None:
     """Make TransformerLens choose these adapters by architecture name.
 
-    Its boot code consults a static table before it looks at entry points, and would otherwise
-    read a BERT classifier as a masked language model with a random head.
+    Its boot code consults a static table before entry points, and would otherwise load a BERT
+    classifier as a masked language model with a random head.
     """
     factory.ArchitectureAdapterFactory.discover_entry_points()
     for name, adapter in adapters.items():

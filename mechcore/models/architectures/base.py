@@ -1,4 +1,4 @@
-"""What mechcore asks of a family of models, and the families that it knows."""
+"""What mechcore needs to know about a model family, and the known families."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class Architecture:
-    """A family of models; this one is any that mechcore has no file on, made from a configuration.
+    """A model family, made from a configuration; this class serves families without their own file.
 
-    Decoders that TransformerLens bridges need no file to be run and masked, with or without a
+    Decoders that TransformerLens bridges can be run and masked without one, with or without a
     classification head.
 
     Attributes:
-        encoder: whether positions attend to later ones too, and the head reads the first.
-        head: components of the classification head and where Hugging Face has them.
-        body_options: arguments that leave out what is no part of the model without its head.
+        encoder: whether positions also attend to later ones, and the head reads the first.
+        head: components of the classification head and their paths in Hugging Face's model.
+        body_options: arguments that leave out what a model without its head lacks.
         reads_pad_id: whether positions, or the end of the text, are found by the padding token.
-        needs_padding: whether positions begin after the id of the padding token.
-        projections: where W_O and the MLP's last matrix are in the base model, ``{}`` standing for
-            the layer; None if masks cannot be folded into the weights.
+        needs_padding: whether positions start after the id of the padding token.
+        projections: paths of W_O and the MLP's last matrix in the base model, with ``{}`` for the
+            layer; None if masks cannot be folded into the weights.
         unfoldable: why they cannot.
     """
 
@@ -47,7 +47,7 @@ class Architecture:
 
     @property
     def causal(self) -> bool:
-        """Whether positions attend to earlier ones only."""
+        """Whether positions attend only to earlier ones."""
         return not self.encoder or bool(getattr(self.config, "is_decoder", False))
 
     @property
@@ -57,7 +57,7 @@ class Architecture:
 
     @property
     def longest_text(self) -> int:
-        """Tokens of a text at most; 2048 where the configuration names no number, as with ALiBi."""
+        """Maximum tokens of a text; 2048 if the configuration has none, as with ALiBi."""
         config = self.config.get_text_config()
         names = ("max_position_embeddings", "max_seq_len", "seq_length")  # the others: MPT, Bloom
         limits = (getattr(config, name, None) for name in names)
@@ -66,15 +66,15 @@ class Architecture:
 
     @property
     def steady_length(self) -> int | None:
-        """Tokens up to which a text's answer is its own, whatever else is in its batch.
+        """Maximum tokens for which an answer does not depend on the rest of the batch.
 
-        Some rotations change for all texts of a batch when one is longer. None where they never do.
+        Some rotations change for all texts of a batch if one is longer; None if they never do.
         """
         config = self.config.get_text_config()
         given = getattr(config, "rope_parameters", None) or {}
         ropes = [rope for rope in given.values() if isinstance(rope, Mapping)]
         ends = []
-        for rope in ropes or [given]:  # of each kind of layer, or of all
+        for rope in ropes or [given]:  # one per kind of layer, or one for all
             kind = str(rope.get("rope_type"))
             if kind == "longrope":
                 ends.append(int(rope["original_max_position_embeddings"]))
@@ -86,7 +86,7 @@ class Architecture:
     def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
         """The TransformerLens adapter of a Hugging Face class ``name`` of the family.
 
-        None where TransformerLens has its own, or there is none. ``kind`` is ``config.model_type``.
+        None if TransformerLens has its own, or there is none. ``kind`` is ``config.model_type``.
         """
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -102,7 +102,7 @@ class Architecture:
         return derived(cls, bridged, name)
 
     def reach(self, layer: int) -> int | None:
-        """How many tokens away the furthest key is that a layer attends to; None where all are."""
+        """Distance in tokens to the furthest key that a layer attends to; None if unlimited."""
         if getattr(self.config, "attention_layers", None):  # GPT-Neo
             local = self.config.attention_layers[layer] == "local"
             return int(self.config.window_size) - 1 if local else None
@@ -117,7 +117,7 @@ class Architecture:
         raise unsupported(f"a bridge of {type(model.original_model).__name__}")
 
     def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
-        """The network with biases, to hold means, where needed; else `InputError`."""
+        """The network with biases to hold means where needed; else `InputError`."""
         assert self.projections is not None
         for needed, path in zip((attention, mlp), self.projections, strict=True):
             if needed and model.base_model.get_submodule(path.format(0)).bias is None:
@@ -129,7 +129,7 @@ class Architecture:
 
 
 def with_new_biases(model: Any, kind: Any, config: Any) -> Any:
-    """The weights of ``model`` as a ``kind`` of ``config``, whose further biases are zero."""
+    """The weights of ``model`` in class ``kind`` with ``config``; additional biases are zero."""
     with torch.device("meta"):
         new = kind(config)
     biases = {k: torch.zeros(t.shape) for k, t in new.state_dict().items() if "bias" in k}
@@ -154,7 +154,7 @@ OWN = {
     "mistral": "mechcore.models.architectures.decoders:Mistral",
     "qwen2": "mechcore.models.architectures.decoders:Qwen2",
 }
-"""Where mechcore's own families are."""
+"""Modules of mechcore's own families."""
 
 ARCHITECTURES: Registry[type[Architecture]] = Registry(
     "architecture", "mechcore.architectures", OWN
@@ -163,11 +163,11 @@ ARCHITECTURES: Registry[type[Architecture]] = Registry(
 
 
 def architecture_of(config: Any) -> Architecture:
-    """What mechcore knows of the family of a Hugging Face configuration."""
+    """The family of a Hugging Face configuration."""
     kind = getattr(config, "model_type", "")
     if kind not in ARCHITECTURES:
         return Architecture(config)
-    # TransformerLens gets all families when it is imported, which must not be from within one.
+    # TransformerLens receives all families on import, so none of them may import it first.
     import_module("transformer_lens")
     return ARCHITECTURES[kind](config)
 

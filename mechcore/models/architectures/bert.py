@@ -22,7 +22,7 @@ _DENSE_HEAD = {"classifier": "classifier.dense", "classifier_out": "classifier.o
 
 
 class Bert(Encoder):
-    """BERT; ``between`` stands between the two matrices of the classification head."""
+    """BERT; ``between`` is applied between the two matrices of the classification head."""
 
     head = {"pooler": "bert.pooler.dense", "classifier": "classifier"}
     prefix = "bert."
@@ -41,7 +41,7 @@ class Bert(Encoder):
 
 
 class Roberta(Bert):
-    """RoBERTa, which counts positions over what is no padding, from its padding id on."""
+    """RoBERTa, which counts positions of non-padding tokens, starting after its padding id."""
 
     head = _DENSE_HEAD
     prefix = "roberta."
@@ -71,7 +71,7 @@ class Electra(Bert):
 
 
 class DistilBert(Bert):
-    """DistilBERT, which knows no token types."""
+    """DistilBERT, which has no token types."""
 
     head = {"pre_classifier": "pre_classifier", "classifier": "classifier"}
     prefix = "distilbert."
@@ -93,7 +93,7 @@ class DistilBert(Bert):
 
 
 class MPNet(Encoder):
-    """MPNet: positions from the third row on, and a bias of scores by relative position."""
+    """MPNet: positions start at the third row; scores have a bias by relative position."""
 
     head = _DENSE_HEAD
     prefix = "mpnet."
@@ -115,11 +115,11 @@ class MPNet(Encoder):
 
 
 class Albert(Encoder):
-    """ALBERT; in its bridge every layer is a module of its own, with weights that are shared."""
+    """ALBERT; in its bridge each layer is a separate module with shared weights."""
 
     head = {"pooler": "albert.pooler", "classifier": "classifier"}
     prefix = "albert."
-    unfoldable = "its layers share weights, so that no head is in one layer's weights alone"
+    unfoldable = "its layers share weights, so a head cannot be changed in one layer alone"
     body_options = {"add_pooling_layer": False}
     modules = {
         **BERT_MODULES,
@@ -134,7 +134,7 @@ class Albert(Encoder):
     }
 
     def prepare(self, hf_model: Any) -> int:
-        """See `Encoder.prepare`; put a copy of its module in the place of every layer."""
+        """See `Encoder.prepare`; replace every layer by a copy of its module."""
         encoder = hf_model.base_model.encoder
         n, groups = self.config.num_hidden_layers, encoder.albert_layer_groups
         layers = [
@@ -149,12 +149,12 @@ class Albert(Encoder):
 
 
 class OfTokens(LinearBridge):
-    """A projection that serves tokens and then relative positions, which pass its hooks unseen."""
+    """A projection of tokens, then of relative positions, which bypass its hooks."""
 
     _of_tokens = True
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Project the states of tokens through the hook points, anything else past them."""
+        """Project token states through the hook points, and anything else past them."""
         if not self._of_tokens:
             matrix: Any = self.original_component
             projected: Tensor = matrix(input)
@@ -164,7 +164,7 @@ class OfTokens(LinearBridge):
 
 
 class SharedProjections(ReadAttention):
-    """Attention of DeBERTa-v2, where `OfTokens` may project relative positions, too."""
+    """Attention of DeBERTa-v2, where `OfTokens` may also project relative positions."""
 
     projections = {"q": OfTokens, "k": OfTokens}
 
@@ -175,13 +175,13 @@ class SharedProjections(ReadAttention):
 
 
 class FusedProjections(ReadAttention):
-    """Attention of the first DeBERTa, which adds biases to queries and values later on."""
+    """Attention of the first DeBERTa, which adds the biases of queries and values later."""
 
     hook_aliases = {"hook_z": "o.hook_in"}
 
 
 class DebertaV2(Encoder):
-    """DeBERTa-v2 and v3; a convolution may follow the first layer, outside of its block."""
+    """DeBERTa-v2 and v3; a convolution may follow the first layer, outside its block."""
 
     head = {"pooler": "pooler.dense", "classifier": "classifier"}
     prefix = "deberta."
@@ -222,7 +222,7 @@ class FusedProjection(LinearBridge):
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Queries, keys and values in a row."""
+        """Queries, keys and values, concatenated."""
         q, k, v = super().forward(input, *args, **kwargs).chunk(3, -1)
         return torch.cat([self.hook_q(q), self.hook_k(k), self.hook_v(v)], -1)
 
@@ -239,14 +239,14 @@ class FusedAttention(ReadAttention):
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """See `ReadAttention.forward`."""
         if hidden_states.dtype == torch.float64 and kwargs["attention_mask"] is not None:
-            # The softmax is taken in float32, which has minus infinity for the least float64, and
-            # padding with nothing but padding in its window would not be a number.
+            # The softmax is in float32, where the least float64 becomes minus infinity, so padding
+            # with only padding in its window would become NaN.
             least = torch.finfo(torch.float32).min
             kwargs["attention_mask"] = kwargs["attention_mask"].clamp(min=least)
         return super().forward(hidden_states, *args, **kwargs)
 
     def setup_hook_compatibility(self) -> None:
-        """Give all of them the shape [batch, pos, head, d_head]."""
+        """Reshape all of them to [batch, pos, head, d_head]."""
         super().setup_hook_compatibility()
         for point in (self.qkv.hook_q, self.qkv.hook_k, self.qkv.hook_v):
             point.hook_conversion = self.o.hook_in.hook_conversion
@@ -275,7 +275,7 @@ class ModernBert(Encoder):
     }
 
     def reach(self, layer: int) -> int | None:
-        """See `Architecture.reach`: the window is named by its half, without the query itself."""
+        """See `Architecture.reach`; the configured window is one side, without the query itself."""
         reach = super().reach(layer)
         return None if reach is None else reach + 1
 

@@ -1,4 +1,4 @@
-"""GPT-2, Llama, and Mistral and Qwen2, which are Llamas but for windows and biases."""
+"""GPT-2, Llama, and Mistral and Qwen2, which are Llamas except for windows and biases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mechcore.models.stack import Stack
 
 _WINDOW_FIELDS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
 _OWN_FIELDS = {*_WINDOW_FIELDS, "model_type", "architectures", "auto_map"}
-"""What stays behind when a configuration becomes a Llama's."""
+"""Fields dropped when a configuration becomes a Llama's."""
 
 
 class GPT2(Architecture):
@@ -43,7 +43,7 @@ class Llama(Architecture):
 
     @property
     def window(self) -> int | None:
-        """How many of the last positions are attended to, where that is not all."""
+        """Number of last positions attended to; None if all."""
         return None
 
     def stack(self, model: Any) -> Stack:
@@ -66,7 +66,7 @@ class Llama(Architecture):
         )
 
     def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
-        """See `Architecture.with_biases`; a new one makes the model a Llama with biases."""
+        """See `Architecture.with_biases`; with a new bias the model becomes a Llama."""
         layer = model.base_model.layers[0]
         has_attention = layer.self_attn.o_proj.bias is not None
         has_mlp = layer.mlp.down_proj.bias is not None
@@ -88,7 +88,7 @@ class Llama(Architecture):
         return llama
 
     def _unlike_llama(self) -> str | None:
-        """A setting of the configuration that Llama does not support; None if it supports all."""
+        """A setting of the configuration that Llama does not support, if any."""
         config = self.config
         if self.window is not None:
             reach = config.max_position_embeddings
@@ -102,7 +102,7 @@ class Llama(Architecture):
 
 
 class Mistral(Llama):
-    """Mistral, whose layers may all attend to a window."""
+    """Mistral, whose layers may all have an attention window."""
 
     @property
     def window(self) -> int | None:
@@ -112,7 +112,7 @@ class Mistral(Llama):
 
 
 class Qwen2(Mistral):
-    """Qwen2, of which some layers may attend to a window."""
+    """Qwen2, where some layers may have an attention window."""
 
     @property
     def window(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Encoders: a family says where its modules are, and gets a bridge."""
+"""Encoders: a family lists the paths of its modules, and gets a bridge."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ BERT_MODULES: Mapping[str, str] = {
     "blocks.mlp.in": "intermediate.dense",
     "blocks.mlp.out": "output.dense",
 }
-"""Where BERT has its modules, see `Encoder`."""
+"""Paths of BERT's modules, see `Encoder`."""
 
 _PERHAPS = ("embed_project", "token_type_embed", "pos_embed")
-"""Modules that some configurations of a family leave out."""
+"""Modules that some configurations of a family lack."""
 
 
 class ReadAttention(AttentionBridge):
-    """Attention of any kind, whose scores and pattern pass through their hook points.
+    """Attention of any kind, whose scores and pattern pass through hook points.
 
-    ``projections`` are bridges of its matrices by name, where not plain ones.
+    ``projections`` are bridges of its matrices by name, unless plain ones.
     """
 
     projections: ClassVar[Mapping[str, type[LinearBridge]]] = {}
@@ -65,7 +65,7 @@ class ReadAttention(AttentionBridge):
 
 
 class _AtSoftmax(TorchFunctionMode):
-    """Passes what the first softmax reads and gives through functions."""
+    """Passes input and output of the first softmax through functions."""
 
     def __init__(self, scores: Callable[..., Any], pattern: Callable[..., Any]) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ class _AtSoftmax(TorchFunctionMode):
 
 
 class Encoder(Architecture):
-    """An encoder, described by where its modules are.
+    """An encoder, described by the paths of its modules.
 
     Attributes:
         prefix: of the base model's modules in a classifier, such as ``"electra."``.
-        modules: where the base model has its modules, by TransformerLens's names. ``blocks.x`` is
-            looked for in the layer, ``blocks.attn.x`` in its attention. ``blocks.attn`` is the
-            module in which the softmax is taken.
+        modules: paths of the base model's modules, by TransformerLens's names. ``blocks.x`` is
+            relative to the layer, ``blocks.attn.x`` to its attention. ``blocks.attn`` is the
+            module that computes the softmax.
         post_norm: whether normalisation follows the residual add (BERT) or precedes the block.
         attention: the bridge of its attention.
     """
@@ -101,7 +101,7 @@ class Encoder(Architecture):
     attention: ClassVar[type[ReadAttention]] = ReadAttention
 
     def prepare(self, hf_model: Any) -> int:
-        """Make a Hugging Face model ready to be bridged; return its number of layers."""
+        """Prepare a Hugging Face model for bridging; return its number of layers."""
         return int(self.config.num_hidden_layers)
 
     @classmethod
@@ -150,7 +150,7 @@ def _bridged(hf_model: Any, family: Encoder, prefix: str, cfg: Any) -> dict[str,
             layer[owner][part] = path
     first = hf_model.get_submodule(prefix + family.modules["blocks"])[0]
     attention = layer[""].pop("attn")
-    submodules: dict[str, Any] = {  # norms first: they may be inside of what attention replaces
+    submodules: dict[str, Any] = {  # norms first: attention may replace a module around them
         name: _component(name, path, first.get_submodule(path), cfg)
         for name, path in layer[""].items()
     }

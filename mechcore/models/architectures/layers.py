@@ -1,4 +1,4 @@
-"""Reading the weights of a bridge into a `Stack`: the building blocks of the families' files."""
+"""Building blocks for families' files: the weights of a bridge as a `Stack`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
 
 
 def stack_of(model: Any) -> Stack:
-    """A copy of the model's weights as a `Stack`; `InputError` for parts that it has not."""
+    """A copy of the model's weights as a `Stack`; `InputError` for unsupported parts."""
     if kind_of(model) != "bridge":
         raise unsupported(f"a {type(model).__name__}")
     if len(devices := devices_of(model)) > 1:
@@ -44,10 +44,10 @@ def bridge_stack(
     scale: Callable[[int], float] | None = None,
     rotary: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> Stack:
-    """A `Stack` of a bridge whose layers have the usual parts, see `Stack` for the arguments.
+    """A `Stack` of a bridge whose layers have the usual parts; see `Stack` for the arguments.
 
-    Those are ``ln1``, ``ln2``, attention with ``q``, ``k``, ``v`` and ``o``, and an MLP with
-    ``in``, ``out`` and perhaps ``gate``. Defaults are those of decoders.
+    The parts are ``ln1``, ``ln2``, attention with ``q``, ``k``, ``v`` and ``o``, and an MLP with
+    ``in``, ``out`` and optionally ``gate``. Defaults are those of decoders.
     """
     n_heads, size = int(model.cfg.n_heads), int(model.cfg.d_head)
     if out is None:
@@ -76,10 +76,10 @@ def encoder_stack(
     between: Activation,
     places: Callable[[Inputs], Tensor],
 ) -> Stack:
-    """A `Stack` of an encoder's classifier that is BERT but for names; else an `InputError`.
+    """A `Stack` of an encoder's classifier that is BERT except for names; else an `InputError`.
 
-    ``dense_and_out`` is where Hugging Face has the two matrices of the head, ``between`` stands
-    between them, and ``places`` gives rows of the position embeddings, [*batch, pos].
+    ``dense_and_out`` are Hugging Face's paths of the two matrices of the head, ``between`` is
+    applied between them, and ``places`` gives rows of the position embeddings, [*batch, pos].
     """
     hf_model = weights_of(model)
     config: Any = hf_model.config
@@ -159,7 +159,7 @@ def norm(component: Any) -> Norm:
 def embedding(
     words: Tensor, positions: Tensor | None = None, first: int = 0
 ) -> Callable[[Inputs], Tensor]:
-    """Embedding of tokens and, if there are any, of positions counted from ``first``."""
+    """Embedding of tokens and, if present, of positions counted from ``first``."""
 
     def embed(inputs: Inputs) -> Tensor:
         x = F.embedding(inputs["input_ids"], words)
@@ -171,7 +171,7 @@ def embedding(
 
 
 def activation(name: str) -> Activation:
-    """An activation by Hugging Face's name for it."""
+    """An activation by its Hugging Face name."""
     if name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"):
         return lambda x: F.gelu(x, approximate="tanh")
     return F.gelu if name == "gelu" else ACT2FN[name]

@@ -1,4 +1,4 @@
-"""Whether a model of TransformerLens has Hugging Face's logits: adapters may leave things out."""
+"""Check that TransformerLens gives Hugging Face's logits: adapters may leave things out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PADDING = 2
 
 
 class Trial:
-    """A few tokens through a model of Hugging Face, and through that of TransformerLens.
+    """Runs a few tokens through Hugging Face's model, and then TransformerLens's.
 
-    ``hf_model`` is not bridged yet; ``pair`` is a pair of texts as the tokenizer gives it, each
-    [1, pos], left out where the model lacks its tokens or positions. Raises `InputError` where
-    Hugging Face's own model fails.
+    ``hf_model`` is not bridged yet; ``pair`` is a tokenized pair of texts, each [1, pos], skipped
+    if the model lacks its tokens or positions. Raises `InputError` if Hugging Face's own model
+    fails.
     """
 
     @torch.no_grad()
@@ -42,7 +42,7 @@ class Trial:
         ]
         try:
             self.expected = [_at(hf_model(**inputs)[0], -1) for inputs in self.inputs]
-        except Exception as error:  # what a model makes of its precision is of any kind
+        except Exception as error:  # a precision can cause any kind of error
             remedy = "a model that runs: correct what the error names in its config.json"
             if embedding.dtype != torch.float32:
                 remedy = "a dtype in which it runs, float32 in most cases"
@@ -53,10 +53,10 @@ class Trial:
 
     @torch.no_grad()
     def check(self, name: str, model: Any) -> None:
-        """Raise `InputError` unless the other model gives the same logits of padded rows."""
+        """Raise `InputError` unless the other model gives the same logits for padded rows."""
         for inputs, expected in zip(self.inputs, self.expected, strict=True):
             dtype, length = expected.dtype, inputs["input_ids"].shape[1]
-            # In float64 Hugging Face's own masks overflow at padding that sees nothing.
+            # In float64 Hugging Face's own masks overflow at padding without any key.
             left = is_causal(model) and dtype != torch.float64
             sides = (_PADDING, 0) if left else (0, _PADDING)
             batch = {key: F.pad(rows, sides) for key, rows in inputs.items()}
@@ -64,20 +64,20 @@ class Trial:
             batch["attention_mask"] = F.pad(torch.ones_like(inputs["input_ids"]), sides)
             try:
                 logits = _at(forward(model, batch), -1 if left else length - 1)
-            except Exception as error:  # what a bridge makes of an architecture is of any kind
+            except Exception as error:  # an architecture can cause any kind of error
                 raise InputError(
                     f"checkpoint {name}: TransformerLens cannot run a {self.kind}: {error!r}"
                 ) from error
             exact = dtype in (torch.float32, torch.float64)
             most = 1e-5 + (1e-3 if exact else 0.2) * float(expected.abs().max())
             apart = float((logits - expected).abs().max())
-            if apart > most:  # NaN is not, and is refused wherever logits are read
+            if apart > most:  # false for NaN, which is refused wherever logits are read
                 pair = " of a pair of texts" * ("token_type_ids" in inputs)
                 other = "hooked" if kind_of(model) == "bridge" else "bridge"
                 there = other == "bridge" or can_be_hooked(self.kind)
                 raise InputError(
                     f"checkpoint {name}: as TransformerLens runs a {self.kind}, its logits{pair} "
-                    f"are not those of Hugging Face: they differ by {apart:.2g}, expected at most "
+                    f"are not those of Hugging Face: they differ by {apart:.2g}; expected at most "
                     f"{most:.2g}; "
                     + f'load it with backend "{other}" (--backend {other}), or ' * there
                     + "use a model of another family"
@@ -85,5 +85,5 @@ class Trial:
 
 
 def _at(output: Tensor, position: int) -> Float[Tensor, "row out"]:
-    """A classifier's logits, or what others put out at a position."""
+    """A classifier's logits, or the output of other models at a position."""
     return output if output.ndim == 2 else output[:, position]

@@ -63,7 +63,7 @@ def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFac
 
     Raises:
         InputError: two options begin with the same token, a word is unknown, or a completion's
-            tokens cannot be told from its prompt's.
+            tokens cannot be separated from its prompt's.
     """
     prompts = [_read(prompt, facts.name, tokenizer) for prompt in facts.prompts]
 

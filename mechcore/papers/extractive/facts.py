@@ -28,12 +28,12 @@ TRAINING_NAMES = 84
 
 @dataclass(frozen=True)
 class Facts:
-    """Prompts, how each goes on, and what it is to be told from.
+    """Prompts, their completions, and the options that each completion is ranked among.
 
     Attributes:
         name: what they are called in messages, e.g. ``"first-hop facts"``.
         prompts, completions: with one space between them, and none around.
-        subjects: the part of each prompt that tells it from the others, e.g. a person's name.
+        subjects: the part that distinguishes each prompt, e.g. a person's name.
         options: different completions to rank among; by default those that occur, in order.
 
     Raises:
@@ -245,7 +245,7 @@ CITIES = tuple(
         ("Nairobi", "Swahili", "Uhuru Gardens", "giraffe"),
     )
 )
-"""The paper's 20 cities; the animals are chosen here, and are told apart by their first tokens."""
+"""The paper's 20 cities; the animals are chosen here, with distinct first tokens."""
 
 FIRST_NAMES = _words(
     """

@@ -134,15 +134,15 @@
       event.preventDefault();
       dots[to]?.focus();
     });
-    const tell = (event) => {
+    const highlight = (event) => {
       const leaves = event.type.endsWith("out");
       const rank = (leaves ? document.activeElement : event.target).closest(".dot")?.dataset.rank;
-      plot.classList.toggle("told", Boolean(rank) && edges.length > 0);
+      plot.classList.toggle("highlighted", Boolean(rank) && edges.length > 0);
       for (const edge of edges)
-        edge.classList.toggle("told", edge.dataset.ends.split(" ").includes(rank));
+        edge.classList.toggle("highlighted", edge.dataset.ends.split(" ").includes(rank));
     };
     for (const name of ["mouseover", "mouseout", "focusin", "focusout"])
-      plot.addEventListener(name, tell);
+      plot.addEventListener(name, highlight);
   }
 
   // What a dot or a term means, while it is pointed at or has the focus.

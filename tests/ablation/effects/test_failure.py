@@ -33,15 +33,15 @@ FEW: dict[str, Any] = {"n_resamples": 20}
 
 LABEL = np.repeat([0, 1], [100, 300])
 SUBSET = np.where(np.arange(400) % 2, "odd", "even")
-TOLD = ["no" if i == 0 else "yes" for i in LABEL]
+LABELS = ["no" if i == 0 else "yes" for i in LABEL]
 INSIDE = of_margins(np.where(LABEL == 1, 1.0, -1.0), LABEL, SUBSET)
 OUTSIDE = of_margins(np.where(LABEL == 1, 3.0, 1.0), LABEL, SUBSET)
-"""Always "yes", though a threshold of 2 would tell all apart."""
+"""Always "yes", though a threshold of 2 would separate all."""
 
 
-def table_of(outside: Evaluation, labels: list[str] = TOLD) -> pd.DataFrame:
-    full, told = {"id": INSIDE, "ood": outside}, {"id": TOLD, "ood": labels}
-    table = failure_table(full, told, NAMES, **FEW)
+def table_of(outside: Evaluation, labels: list[str] = LABELS) -> pd.DataFrame:
+    full, by_split = {"id": INSIDE, "ood": outside}, {"id": LABELS, "ood": labels}
+    table = failure_table(full, by_split, NAMES, **FEW)
     FAILURE.check(table)
     return table
 
@@ -81,7 +81,7 @@ def test_fixed_and_broken_answers_by_hand() -> None:
     margin[100:130] = -1
     without = {a: of_margins(margin, LABEL, SUBSET), b: OUTSIDE}
     ablations = Ablations.of(OUTSIDE, without, "outside", "ood")
-    table = net_table(ablations, TOLD, dict.fromkeys(ablations.sets, "single"), **FEW)
+    table = net_table(ablations, LABELS, dict.fromkeys(ablations.sets, "single"), **FEW)
     FAILURE_SETS.check(table)
     rows = table.set_index(["set", "subset", "label"])
     whole = rows.loc[("L0.H0", "all", "all")]
@@ -102,10 +102,12 @@ def test_fixed_and_broken_answers_by_hand() -> None:
     a = ComponentSet.of(["L0.H0"])
     clustered = replace(OUTSIDE, clusters=np.arange(400) % 4)
     ablations = Ablations.of(clustered, {a: INSIDE}, "outside", "ood")
-    table = net_table(ablations, TOLD, {a: "single"}, **FEW)
+    table = net_table(ablations, LABELS, {a: "single"}, **FEW)
     assert table["net_low"].isna().all()
     assert not table["confirmed"].any()
-    assert label_names(OUTSIDE.correct_classes.numpy(), [*TOLD[:99], "not", *TOLD[100:]]) == TOLD
+    assert (
+        label_names(OUTSIDE.correct_classes.numpy(), [*LABELS[:99], "not", *LABELS[100:]]) == LABELS
+    )
 
 
 def test_what_changes_at_random_is_not_confirmed() -> None:
@@ -118,8 +120,8 @@ def test_what_changes_at_random_is_not_confirmed() -> None:
         for i in range(40)
     }
     ablations = Ablations.of(of_margins(margin, label, "all"), flipped, "outside", "ood")
-    told = ["no" if i == 0 else "yes" for i in label]
-    table = net_table(ablations, told, dict.fromkeys(flipped, "single"), **FEW)
+    labels = ["no" if i == 0 else "yes" for i in label]
+    table = net_table(ablations, labels, dict.fromkeys(flipped, "single"), **FEW)
     assert not table["confirmed"].any()
 
 

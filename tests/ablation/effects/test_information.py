@@ -116,7 +116,7 @@ def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
 
 
 def test_a_threshold_is_one_for_all_subsets_of_a_group() -> None:
-    # In "low" margins are 4 lower than in "high". Each alone is told apart fully; with one
+    # In "low" margins are 4 lower than in "high". Each alone is separated fully; with one
     # threshold for both, at best one of the four halves is wrong.
     label = np.tile([0, 1], 200)
     names = ["low"] * 200 + ["high"] * 200

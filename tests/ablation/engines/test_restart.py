@@ -253,7 +253,7 @@ def test_a_layer_that_reads_what_another_left_takes_the_reference(neox: Any) -> 
         swept(neox, "auto")
 
 
-def test_a_model_whose_layers_cannot_be_told_is_refused(neox: Any) -> None:
+def test_a_model_whose_layers_cannot_be_identified_is_refused(neox: Any) -> None:
     with pytest.raises(InputError, match=r"SimpleNamespace has no layers in model\.blocks"):
         Layers(SimpleNamespace())
     layers = Layers(neox)

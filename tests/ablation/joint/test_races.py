@@ -266,13 +266,13 @@ def searched(model: Any, n_pairs: int | None, least: float) -> Search:
 
 def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
     result = searched(model, None, 0.5)
-    assert result.found["set"].unique().tolist() == ["+".join(PAIR)]
+    assert result.superadditive["set"].unique().tolist() == ["+".join(PAIR)]
     assert (result.n_pairs, result.n_screened_out, result.n_tested) == (28, 0, 28)
     assert result.cost.forwards == 0
     assert result.races[2].goal.error == 0.05
     assert result.tables["race"]["decision"].value_counts().to_dict() == {"within": 27, "below": 1}
     none = searched(model, None, 50.0)
-    assert none.found.empty
+    assert none.superadditive.empty
     assert none.n_tested == 28
 
 

@@ -121,7 +121,7 @@ def test_a_subset_or_sample_is_searched_and_the_seed_splits(cases: Cases, small:
         assert [len(d) for d in (search.searched, search.reported)] == [3, 3]
         both = texts_of(search.searched) + texts_of(search.reported)
         assert sorted(both) == sorted(row for row in texts_of(search.data) if row[3] == "w")
-        assert set(search.result.found["subset"]) == {"w", "all"}
+        assert set(search.result.superadditive["subset"]) == {"w", "all"}
         halves.append(texts_of(search.searched))
     assert halves[0] != halves[1]
     few = Searched(cases, components=SMALL, n_pairs=1, max_size=2, screening_examples=2)
@@ -204,7 +204,7 @@ def test_larger_sets_grow_from_the_best_smaller_ones(small: Searched) -> None:
 
 
 def test_the_report_is_of_the_other_half(small: Searched) -> None:
-    report = small.result.found
+    report = small.result.superadditive
     names = list(dict.fromkeys(report["set"]))
     sizes = [len(cut) for cut in sets_of(names)]
     assert sizes == sorted(sizes)
@@ -241,7 +241,7 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(
     work.until(None)
     result = Searched(cases, **options, state=tmp_path).result
     assert "gradient" not in work.done
-    for name in ("found", "screening"):
+    for name in ("superadditive", "screening"):
         tables = getattr(result, name), getattr(whole, name)
         pd.testing.assert_frame_equal(*tables, check_exact=True)
 
@@ -283,4 +283,4 @@ def test_subsets_that_are_too_small_are_refused() -> None:
 def test_as_many_sets_are_reported_as_are_wanted(cases: Cases) -> None:
     options: dict[str, Any] = {"n_pairs": None, "max_size": 2, "guarantee": 0.5, "largest": 12}
     raced = Searched(cases, **options).result
-    assert raced.found["set"].nunique() == len(raced.races[2].decided("top")) == 12
+    assert raced.superadditive["set"].nunique() == len(raced.races[2].decided("top")) == 12

@@ -40,9 +40,9 @@ def test_paths_have_both_ends_and_the_figures_of_ablations(cases: Cases) -> None
     kinds = {cut: "path" for cut in swept.without if str(cut) in names}
     expected = ablation_table(swept, kinds, n_resamples=10)
     pd.testing.assert_frame_equal(path_table(swept, n_resamples=10).drop(columns=ends), expected)
-    told = path_information_table(swept, n_resamples=10)
+    table = path_information_table(swept, n_resamples=10)
     expected = information_table(swept, n_resamples=10)
     expected = expected[expected["set"].isin(names)].reset_index(drop=True)
     corrected = [name for name in expected if str(name).endswith("adjusted")]  # for other sets
-    told, expected = told.drop(columns=[*ends, *corrected]), expected.drop(columns=corrected)
-    pd.testing.assert_frame_equal(told, expected)
+    table, expected = table.drop(columns=[*ends, *corrected]), expected.drop(columns=corrected)
+    pd.testing.assert_frame_equal(table, expected)

@@ -25,7 +25,7 @@ from study_pages import (
     page_of,
     put_in,
     saved,
-    told,
+    text_of,
 )
 
 from mechcore.papers.cognitive.report import attention, decoding, heads, learning, states
@@ -137,7 +137,7 @@ def test_samples_that_are_not_enough_are_said_so(small: RunFolder) -> None:
         table = table_of(small, "samples")
         table["samples"] = table["samples"].astype(float)
         table.loc[table["arm"] == "scratch", "samples"] = np.array(samples, dtype=float)
-        text = told(with_tables(small, cognitive_samples=table))
+        text = text_of(with_tables(small, cognitive_samples=table))
         assert expected in text
         cells = ["not reached" if n is None else f"{n:,}" for n in samples]
         assert f"from scratch 6,400 {' '.join(cells)}" in text
@@ -150,13 +150,13 @@ def test_models_that_are_not_matched_and_checks_that_fail_are_named(
     assert "have matched accuracy in 2 of 3 seeds." in page.text
     assert "In seed 2 the accuracies differ too much" in page.text
     assert "The built-in check holds in every model" in page.text
-    text = told(put_in(small, {"models": ["matched"]}, True))
+    text = text_of(put_in(small, {"models": ["matched"]}, True))
     assert "have matched accuracy in 3 of 3 seeds." in text
     assert "differ too much" not in text
     check = table_of(small, "check")
     check = check.assign(holds=check["arm"] != "base")
     unmatched = put_in(small, {"models": ["matched"]}, False)
-    text = told(with_tables(unmatched, cognitive_check=check))
+    text = text_of(with_tables(unmatched, cognitive_check=check))
     assert "In seeds 0, 1 and 2 the accuracies differ too much" in text
     assert "decoded above chance before they are read in pretrained, seed 0." in text
 
@@ -197,7 +197,7 @@ def test_a_run_with_nothing_but_its_configuration(tmp_path: Any) -> None:
 @pytest.mark.usefixtures("no_drawing")
 def test_one_arm_alone_with_one_seed_is_shown(runs: Worlds) -> None:
     for arm, shown in (("base", []), ("fine_tuned", ["fine-tuned"]), ("scratch", ["from scratch"])):
-        text = told(runs[arm])
+        text = text_of(runs[arm])
         assert len(not_run(text)) == (arm == "base")  # without a training nothing to count
         assert "There is at most one trained arm, so nothing is matched" in text
         assert re.findall(r"Compared model, (fine-tuned|from scratch)", text) == shown

@@ -58,10 +58,10 @@ def read(rendering: str, text: str) -> dict[str, Any]:
 
 def pairs(trials: Trials) -> set[frozenset[float]]:
     """The pairs that are held out: a modality's numbers, or the sizes of a prompt's coherences."""
-    told = [read(trials.rendering, text) for text in trials.frame["text"]]
+    prompts = [read(trials.rendering, text) for text in trials.frame["text"]]
     if trials.rendering == "signed":
-        return {frozenset(map(abs, prompt["motion"] + prompt["color"])) for prompt in told}
-    return {frozenset(prompt[modality]) for prompt in told for modality in ("motion", "color")}
+        return {frozenset(map(abs, prompt["motion"] + prompt["color"])) for prompt in prompts}
+    return {frozenset(prompt[modality]) for prompt in prompts for modality in ("motion", "color")}
 
 
 def spanned(trials: Trials) -> list[dict[str, str]]:
@@ -107,23 +107,23 @@ def test_every_column_is_what_the_text_says(rendering: Any, split: Any, random_o
     assert (trials.rendering, trials.split, trials.seed) == (rendering, split, 3)
     assert len(trials) == 96
     for row, words in zip(trials.frame.to_dict("records"), spanned(trials), strict=True):
-        told = read(rendering, row["text"])
+        parsed = read(rendering, row["text"])
         assert tuple(words) == trials.landmarks == LANDMARKS[rendering]
-        assert words["context"] == told["context"]
+        assert words["context"] == parsed["context"]
         assert words["answer"] == row["text"].split()[-1]
         numbers = [float(words[name]) for name in trials.numbers]
-        assert numbers == [*told["motion"], *told["color"]]
+        assert numbers == [*parsed["motion"], *parsed["color"]]
         evidence = {}
         for modality in ("motion", "color"):
-            numbers = told[modality]
+            numbers = parsed[modality]
             evidence[modality] = numbers[0] if rendering == "signed" else numbers[1] - numbers[0]
             assert row[modality] == evidence[modality] != 0
         side = {name: "right" if value > 0 else "left" for name, value in evidence.items()}
-        assert row["context"] == told["context"]
-        assert row["first"] == told["first"]
-        assert row["label"] == side[told["context"]]
+        assert row["context"] == parsed["context"]
+        assert row["first"] == parsed["first"]
+        assert row["label"] == side[parsed["context"]]
         assert row["congruent"] == (side["motion"] == side["color"])
-        assert row["condition"] == f"{told['context']}/{side['motion']}/{side['color']}"
+        assert row["condition"] == f"{parsed['context']}/{side['motion']}/{side['color']}"
     assert set(trials.frame["first"]) == ({"motion", "color"} if random_order else {"motion"})
 
 

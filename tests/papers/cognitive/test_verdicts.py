@@ -59,7 +59,7 @@ def supported() -> Tables:
         rho: MODELS.merge(fills.assign(rho=[0.5, 0], p=0.01), how="cross"),
         decoding: MODELS.merge(decoded(), how="cross"),
         check: MODELS.assign(holds=True),
-        svm: MODELS.merge(told_by_heads(), how="cross"),
+        svm: MODELS.merge(decoded_from_heads(), how="cross"),
         selective: selectivity(),
         shapes: MODELS.merge(silhouettes, how="cross"),
     }
@@ -108,7 +108,7 @@ def decoded() -> pd.DataFrame:
     return rows.drop(columns="place").assign(floor=0.5, p=1 / 21)
 
 
-def told_by_heads() -> pd.DataFrame:
+def decoded_from_heads() -> pd.DataFrame:
     """L1.H0 tells each target best; no other head is above what shuffled labels reach."""
     targets = {"choice": (0.9, 0.5), "congruent": (0.7, 0.5), "condition": (0.4, 0.125)}
     rows = cells(target=targets, component=("L0.H0", "L1.H0", "L1.H1"))

@@ -65,14 +65,14 @@ def facts() -> Examples:
 
 def test_nothing_of_the_tasks_is_in_the_texts() -> None:
     texts = base_texts(4000, 1).frame
-    told = {*(texts["text_a"] + " " + texts["label"])}
+    sentences = {*(texts["text_a"] + " " + texts["label"])}
     for facts in splits(1):
         answers = zip(facts.prompts, facts.completions, strict=True)
-        assert not told & {f"{prompt} {completion}" for prompt, completion in answers}
-    words = {word for sentence in told for word in sentence.split()}
+        assert not sentences & {f"{prompt} {completion}" for prompt, completion in answers}
+    words = {word for sentence in sentences for word in sentence.split()}
     assert not words & {"mayor", "zong", *(city.animal for city in TINY_CITIES)}
     neutral = texts["subset"] == "neutral"
-    known = {word for text in told for word in text.split() if " met " not in text}
+    known = {word for text in sentences for word in text.split() if " met " not in text}
     assert not known & {*NEWCOMERS}
     assert {*texts.loc[neutral, "label"]} & {*NEWCOMERS}
     assert 0.12 < neutral.mean() < 0.18
@@ -82,9 +82,9 @@ def test_a_pass_has_every_fact_once(facts: Examples) -> None:
     assert facts.frame["subset"].value_counts().to_dict() == KINDS
     assert not facts.frame["text_a"].duplicated().any()
     texts = base_texts(6000, 0).frame
-    told = texts[texts["subset"] != "neutral"].drop(columns="text_b")
+    stated = texts[texts["subset"] != "neutral"].drop(columns="text_b")
     wanted = sorted(facts.frame.drop(columns="text_b").itertuples(index=False))
-    first, second = ([*told[at : at + 2060].itertuples(index=False)] for at in (0, 2060))
+    first, second = ([*stated[at : at + 2060].itertuples(index=False)] for at in (0, 2060))
     assert sorted(first) == sorted(second) == wanted
     assert first != second
 

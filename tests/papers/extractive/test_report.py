@@ -26,7 +26,7 @@ from study_pages import (
     page_of,
     put_in,
     saved,
-    told,
+    text_of,
 )
 
 from mechcore.papers.extractive.report import ranks, scores
@@ -119,8 +119,8 @@ def test_tables_have_means_and_ranges_over_seeds(small: RunFolder, page: Page) -
     trained = "data == 'implications' and task == 'second-hop' and way == 'trained' and cut == 2"
     frozen = rows_of(small, "freezing", trained)
     means = frozen.groupby("frozen")["mean_rank"].mean()
-    told = " ".join(f"{means[group]:.2f}" for group in ("early", "late", "none", "all"))
-    assert f"second-hop not trained 2 {told}" in page.text
+    ranks = " ".join(f"{means[group]:.2f}" for group in ("early", "late", "none", "all"))
+    assert f"second-hop not trained 2 {ranks}" in page.text
     orders = rows_of(small, "ordering", "data == 'test facts' and order == 'joint' and not replay")
     values = " ".join(f"{value:.2f}" for value in orders.sort_values("seed")["mean_rank"])
     mean = orders["mean_rank"].mean()
@@ -143,7 +143,7 @@ def test_the_sum_check_says_how_far_sum_and_gradient_are_apart(page: Page, runs:
     assert "published code" not in page.text
     run = runs["alone"]
     config = run.config | {"settings": run.config["settings"] | {"compat": "paper"}}
-    assert "These are scores as in the published code" in told(replace(run, config=config))
+    assert "These are scores as in the published code" in text_of(replace(run, config=config))
 
 
 def test_a_drawn_page_in_a_browser(runs: Worlds) -> None:
@@ -200,7 +200,7 @@ def lacking(runs: Worlds) -> RunFolder:
 
 @pytest.mark.usefixtures("no_drawing")
 def test_numbers_that_are_missing_are_shown_as_such(lacking: RunFolder) -> None:
-    text = told(lacking)
+    text = text_of(lacking)
     assert "second-hop upstream MLPs 1 n/a n/a" in text
     assert "second-hop facts after 1 n/a n/a 9.5" in text
     assert "difference between the two is n/a logits" in text
