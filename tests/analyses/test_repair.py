@@ -64,7 +64,7 @@ def test_what_is_not_shown_or_loses_in_domain_is_not_recommended(run: RunFolder)
     assert "The largest gain is that of threshold: +1.0 points" in text
     assert "On kinds that were not repaired, no gain is shown." in text
     text = headlines(run, ladder(threshold=(-0.01, 0, 0), gates=(-0.02, 0, 0)))
-    assert "The least loss is that of threshold: \N{MINUS SIGN}1.0 points" in text
+    assert "The least loss is that of threshold: -1.0 points" in text
     text = headlines(run, ladder(threshold=(0.1, 0, -0.05)))
     assert "as what gains on repaired kinds, threshold, is shown to lose in domain." in text
     assert "no repair is recommended" in headlines(run, ladder(random_heads=(0.1, 0, 0)))
