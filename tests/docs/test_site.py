@@ -123,7 +123,7 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
 def test_notebooks_are_pages_with_their_outputs_and_can_be_downloaded(site: Path) -> None:
     page = (site / "notebooks" / "02_head_categories.html").read_text(encoding="utf-8")
     pictures = re.findall(r'<img[^>]+src="(02_head_categories_files/[^"]+)"', page)
-    assert len(pictures) == 5
+    assert len(pictures) == 4
     for picture in pictures:
         assert (site / "notebooks" / picture).read_bytes().startswith(b"\x89PNG")
     assert '<table border="1" class="dataframe">' in page
