@@ -55,6 +55,7 @@ def test_every_table_of_a_page_is_made_from_the_tables_of_its_studies(name: str)
         ("smollm2-agreement", ("| model |",)),
         ("smollm2-ioi", ("| model |",)),
         ("minilm-seeds", ("| time |",)),
+        ("minilm-why", ("| time |",)),
     ],
 )
 def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
