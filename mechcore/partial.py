@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mechcore import __version__
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, warn
 from mechcore.files import check_can_write, tensors_digest, write_safetensors
@@ -34,7 +34,7 @@ class Partial:
         self.path: Path | None = None
         if folder is not None:
             check_can_write(folder)
-            versions = [torch.__version__, __version__]
+            versions = [torch.__version__, version(PACKAGE)]
             text = json.dumps([versions, depends_on], default=_plain)
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             self.path = Path(folder) / f"{kind}-{digest}.safetensors"

@@ -90,7 +90,7 @@ def test_fills_of_other_things_are_named(cases: Cases, change: Any, error: Any, 
         run(batch)
 
 
-NO_MASK = r"mask: found {}; expected a Mask, as by Mask\.full\(model\)"
+NO_MASK = r"mask: found {}; expected a Mask, such as Mask\.full\(model\)"
 NO_MEANS = r"means: found {}; expected MeanActivations: MeanActivations\.compute\(model, data\), or"
 A_NAME = r"expected a name \(mean, zero, resample, counterfactual, half, ones\), or a function"
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
