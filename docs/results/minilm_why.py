@@ -36,8 +36,8 @@ def write(folder: Path, run: Path) -> None:
     knockouts, responses = read["knockouts"], read["responses"]
     responses = responses[responses["kind"].isin(["core", "full"]) | _is_strongest(responses)]
     parts = {
-        "knockouts": knockouts.loc[knockouts["subset"] == ALL, COLUMNS],
-        "responses": responses[RESPONSE],
+        "hidden_keys": knockouts.loc[knockouts["subset"] == ALL, COLUMNS],
+        "features": responses[RESPONSE],
         "heads": read["head_categories"][["component", "category", "in_core"]],
     }
     for name, table in parts.items():
@@ -54,7 +54,7 @@ def _is_strongest(responses: pd.DataFrame) -> pd.Series:
 def tables(folder: Path) -> dict[str, str]:
     """The page's tables, from the tables of the folder."""
     read = {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")}
-    knockouts, responses = read["knockouts"], read["responses"]
+    knockouts, responses = read["hidden_keys"], read["features"]
     return {
         "counts": _counts(knockouts),
         "heads": _heads(knockouts, read["heads"]),
