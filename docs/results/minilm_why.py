@@ -129,9 +129,7 @@ def _features(responses: pd.DataFrame) -> str:
         part = part[(part["rho_low"] > 0) | (part["rho_high"] < 0)]
         part = part.sort_values("rho", key=lambda rho: -rho.abs(), kind="stable")
         for i, row in part.drop_duplicates("feature").iterrows():
-            cells = [PLACES[split], f"`{row['feature']}`", str(row["label"])]
-            for name in ("rho", "partial"):
-                cells.append(points(part.loc[[i]], name, f"{name}_low", f"{name}_high", unit=1))
+            cells = [PLACES[split], f"`{row['feature']}`", str(row["label"]), *_rhos(part.loc[[i]])]
             share = points(shares.loc[[(split, row["feature"])]], *ENDS)
             rows.append([*cells, f"{row['p_adjusted']:.2g}", share])
         rows.append(
@@ -141,15 +139,17 @@ def _features(responses: pd.DataFrame) -> str:
     return markdown([*names, "adjusted p", "share of variance, %"], rows)
 
 
+def _rhos(row: pd.DataFrame) -> list[str]:
+    return [points(row, of, f"{of}_low", f"{of}_high", unit=1) for of in ("rho", "partial")]
+
+
 def _components(responses: pd.DataFrame) -> str:
     """The strongest response of every component that has one."""
     shown = strongest(responses[responses["kind"] == "component"])
     rows = []
     for i, row in shown.iterrows():
         cells = [str(row["set"]), PLACES[row["split"]], f"`{row['feature']}`", str(row["label"])]
-        for name in ("rho", "partial"):
-            cells.append(points(shown.loc[[i]], name, f"{name}_low", f"{name}_high", unit=1))
-        rows.append(cells)
+        rows.append([*cells, *_rhos(shown.loc[[i]])])
     names = ["component", "", "feature", "label", "rho", "given the full model's margin"]
     return markdown(names, rows)
 

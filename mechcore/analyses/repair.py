@@ -216,9 +216,8 @@ class Repair(Analysis):
         lead = f"{text}no repair is recommended, {why}."
         if rung:
             lead = f"{text}{rung} is the cheapest repair whose gain is shown: {_gain(known, rung)}."
-        gains = known.loc[(REPAIRED, best), "gain"] > 0
-        largest = f" {'The largest gain is that of' if gains else 'The least loss is that of'} "
-        largest += f"{best}: {_gain(known, best)}."
+        which = "largest gain" if known.loc[(REPAIRED, best), "gain"] > 0 else "least loss"
+        largest = f" The {which} is that of {best}: {_gain(known, best)}."
         yield lead + largest * (best != rung)
         held = table[(table["place"] == HELD_OUT) & (table["rung"] != "none")]
         if held.empty:

@@ -257,7 +257,7 @@ def key_is_word(tokenizer: PreTrainedTokenizerBase, *words: str) -> CategoryFunc
 
 
 def _at_words(tokens: TokenInfo, written: Iterable[tuple[int, ...]]) -> Bool[Tensor, "batch pos"]:
-    """Tokens of occurrences that consist of exactly these pieces."""
+    """Tokens of these pieces, whole words from end to end; *don't* may be three of them."""
     marked = torch.zeros_like(tokens.real)
     starts, ends = torch.ones_like(marked), torch.ones_like(marked)
     starts[:, 1:] = ends[:, :-1] = tokens.occurrences.diff(dim=1) != 0

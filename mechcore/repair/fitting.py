@@ -301,7 +301,7 @@ class Fitting:
                     without = gates.clone()
                     without[shape.index(component)] = 0
                     tried[component] = losses_with(without)
-            # None is removed if that helps some kinds and hurts others.
+            # A removal must help all kinds.
             helping = {c: of for c, of in tried.items() if (of < losses[-1]).all()}
             if not helping:
                 break

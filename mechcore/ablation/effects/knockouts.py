@@ -72,7 +72,7 @@ def knockout_table(
     for category, ablations in hidden.items():
         sets = [s for s in plain.sets if s in ablations.without]
         whole = replace(plain, without={s: plain.without[s] for s in sets})
-        table = _table(whole, ablations, groups, wanted, statistics)
+        table = _table(whole, ablations, members, groups, statistics)
         table = table.rename(columns={"set": "component"}).assign(category=category, carried="")
         figures = [
             row for rows in members.values() for row in _figures(whole, ablations, rows, statistics)
@@ -93,23 +93,22 @@ def knockout_table(
 def _table(
     plain: Ablations,
     hidden: Ablations,
+    members: Mapping[str, np.ndarray],
     groups: Mapping[str, Sequence[str]] | None,
-    wanted: Sequence[str],
     statistics: Statistics,
 ) -> pd.DataFrame:
     """A row of every set on every subset, with what classes alone have."""
     if plain.measured is not None:
         return pd.DataFrame(
             [
-                place(hidden, str(one), len(one), subset, members)
-                for subset, members in hidden.full.groups(groups)
-                if subset in wanted
+                place(hidden, str(one), len(one), subset, rows)
+                for subset, rows in members.items()
                 for one in plain.without
             ]
         )
     ends: Statistics = {**statistics, "n_resamples": 2}  # those of whole ablations are known
-    without = information_table(plain, groups, subsets=wanted, **ends)
-    table = information_table(hidden, groups, subsets=wanted, **statistics)
+    without = information_table(plain, groups, subsets=members, **ends)
+    table = information_table(hidden, groups, subsets=members, **statistics)
     for name in ("information_change", "threshold_change"):
         table[f"{name}_without"] = without[name]
     return table
