@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -24,34 +25,68 @@ MOST_EXACT = 10
 class ComponentSet:
     """Components ablated together, in order, with an optional name for tables.
 
+    ``at`` is the position where outputs are replaced, or its name, see `mechcore.ablate`; None is
+    all. Names of components can end with it.
+
     >>> str(ComponentSet.of([Component(2, 1), Component(0, 3)]))
     'L0.H3+L2.H1'
+    >>> ComponentSet.of(["L9.H6@-1"]).at
+    -1
     """
 
     components: tuple[Component, ...]
     name: str | None = field(default=None, compare=False)
+    at: int | str | None = None
 
     @classmethod
     def of(cls, components: SetLike, name: str | None = None) -> ComponentSet:
         """A set from components or their names in any order, or from what a mask ablates."""
         if isinstance(components, ComponentSet):
-            return components if name is None else cls(components.components, name)
+            return components if name is None else replace(components, name=name)
         if isinstance(components, Mask):
             return cls(tuple(components.ablated), name)
-        return cls(tuple(sorted(set(parse_components(components)))), name)
+        named, at = _apart(components)
+        return cls(tuple(sorted(set(parse_components(named)))), name, at)
 
     def mask(self, shape: ModelShape) -> Mask:
         """The full model's mask without these components; an InputError out of range."""
         return Mask.full(shape).without(self.components)
 
+    @property
+    def members(self) -> list[ComponentSet]:
+        """Sets of each component alone."""
+        return [replace(self, components=(c,), name=None) for c in self.components]
+
     def __str__(self) -> str:
-        return self.name or "+".join(map(str, self.components)) or "nothing"
+        there = "" if self.at is None else f"@{self.at}"
+        return self.name or "+".join(f"{c}{there}" for c in self.components) or "nothing"
 
     def __len__(self) -> int:
         return len(self.components)
 
 
 SetLike: TypeAlias = ComponentSet | Mask | ComponentLike | Iterable[ComponentLike]
+
+
+def _apart(
+    names: ComponentLike | Iterable[ComponentLike],
+) -> tuple[list[ComponentLike], int | str | None]:
+    """Names without their position, and the position, which is that of all."""
+    listed = [names] if isinstance(names, (str, Component)) else list(names)
+    split = [name.partition("@") if isinstance(name, str) else (name, "", "") for name in listed]
+    bare, places = [name for name, *_ in split], {place if at else None for _, at, place in split}
+    if places <= {None}:
+        return bare, None
+    at = "" if len(places) > 1 else str(*places).strip()
+    if re.fullmatch(r"[+-]?\d+", at):
+        return bare, int(at)
+    if not at.isidentifier():
+        raise InputError(
+            f"set {shown('+'.join(map(str, listed)))}: expected one position of all components, as "
+            "in L0.H3@-1+L2.H1@-1 or L0.H3@subject, or none"
+        )
+    return bare, at
+
 
 Cut: TypeAlias = ComponentSet | PathSet
 """What is cut out of a model: components, or paths between them."""
@@ -62,8 +97,9 @@ CutLike: TypeAlias = SetLike | PathSet | Path
 def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None = None) -> list[Cut]:
     """Sets from lists of component names, masks, paths, or a dict of these by name.
 
-    A string of component names separated by ``+`` is also a set; with ``>`` it is a set of
-    paths, see `mechcore.components.names.PathSet.of`. Masks are checked against the model.
+    A string of component names separated by ``+`` is also a set, ``L0.H3@-1`` one at a position
+    only (`ComponentSet`); with ``>`` it is a set of paths, see
+    `mechcore.components.names.PathSet.of`. Masks are checked against the model.
 
     Raises:
         InputError: a name cannot be read, or a set or name is repeated.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -22,11 +24,11 @@ from mechcore.ablation.engines.engine import (
 )
 from mechcore.ablation.engines.path_cuts import PathEngine
 from mechcore.ablation.engines.restart import Layers, RestartEngine
-from mechcore.ablation.sets import ComponentSet, CutLike, as_sets
+from mechcore.ablation.sets import ComponentSet, Cut, CutLike, as_sets
 from mechcore.components import Mask, ModelShape
 from mechcore.components.names import PathSet
 from mechcore.data.encoding import MOST_PADDING, EncodedExamples, as_batches
-from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, warn
+from mechcore.errors import InputError, MechcoreError, NotFiniteError, check_seed, first_names, warn
 from mechcore.evaluation.evaluate import warn_under_chance
 from mechcore.evaluation.metrics import MetricLike, as_metric, data_for, metric_key
 from mechcore.masking.counterfactual import Positions, at_positions, with_pairs
@@ -87,7 +89,7 @@ def ablate(
     state: str | Path | None = None,
     seed: int = 0,
     metric: MetricLike | None = None,
-    positions: Positions | None = None,
+    positions: Positions | Mapping[str, Positions] | None = None,
 ) -> Ablations:
     """The answers of the model without each set, example by example; see `sweep`.
 
@@ -112,7 +114,8 @@ def ablate(
         seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
         metric: what to measure, by name or as a function, see `mechcore.evaluation.metrics`.
         positions: where outputs are replaced, see `mechcore.masking.counterfactual.Positions`; by
-            default at all tokens.
+            default at all tokens, but for sets such as ``L9.H6@-1``. A dict gives the positions
+            of names, as in ``L9.H6@subject``.
 
     Raises:
         InputError: see `sweep`.
@@ -120,21 +123,26 @@ def ablate(
     """
     _check_options(engine, precision, split, batch_size, seed)
     shape, listed = ModelShape.of(model), as_sets(sets, model)
-    paths = [cut for cut in listed if isinstance(cut, PathSet)]
-    components = [cut for cut in listed if isinstance(cut, ComponentSet)]
     measure = None if metric is None else as_metric(metric)
     data = data_for(measure, model, data, split)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
         if not data:
             raise InputError("sweep: no batch; expected at least one")
-    if paths and components:
+    alike = dict[tuple[bool, int | str | None], list[Cut]]()
+    for cut in listed:
+        alike.setdefault((isinstance(cut, PathSet), getattr(cut, "at", None)), []).append(cut)
+    if len(alike) > 1:
         options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
         options |= {"split": split, "class_names": class_names, "batch_size": batch_size}
         options |= {"max_tokens": max_tokens, "seed": seed, "state": state, "metric": metric}
         options |= {"positions": positions}
-        ablated = ablate(model, components, data, means, **options)
-        return ablated.with_more(ablate(model, paths, data, means, **options))
+        runs = [ablate(model, cuts, data, means, **options) for cuts in alike.values()]
+        every = reduce(Ablations.with_more, runs)
+        return replace(every, without={cut: every.without[cut] for cut in listed})
+    positions = _there(next((at for _, at in alike), None), positions)
+    paths = [cut for cut in listed if isinstance(cut, PathSet)]
+    components = [cut for cut in listed if isinstance(cut, ComponentSet)]
     whole = Mask.full(shape)
     values = [cut.mask(shape).values for cut in components]
     receivers = [p.receiver.component for cut in paths for p in cut.paths if p.receiver.component]
@@ -187,6 +195,26 @@ def ablate(
     if split == "id" and measure is None:
         warn_under_chance(ablations.full)
     return ablations
+
+
+def _there(
+    at: int | str | None, positions: Positions | Mapping[str, Positions] | None
+) -> Positions | None:
+    """Where outputs are replaced of sets that are ``at`` one position, or at all."""
+    if positions is None or isinstance(positions, Mapping):
+        named = positions or {}
+        if not isinstance(at, str):
+            return at
+        if at in named:
+            return named[at]
+        found = f"found those of {first_names(named)}" if named else "found none"
+        raise InputError(
+            f"sweep: no positions of {at!r}, {found}; expected positions={{{at!r}: [...]}}, with "
+            "one for each example"
+        )
+    if at is not None:
+        raise InputError(f"sweep: found a set at {at}, and other positions; leave one out")
+    return positions
 
 
 def _filling(fill: FillMaker, data: Any, seed: int, positions: Positions | None) -> FillMaker:

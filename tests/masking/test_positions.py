@@ -10,7 +10,8 @@ from masking.test_counterfactual import plain
 from pruning.oracles import encoded_for
 from torch import Tensor
 
-from mechcore.ablation import ablate, sets
+from mechcore.ablation import ablate, interactions, sets
+from mechcore.ablation.sets import ComponentSet
 from mechcore.components import Mask
 from mechcore.errors import InputError
 from mechcore.masking.counterfactual import Counterfactual, Positions, at_positions
@@ -135,3 +136,47 @@ def test_what_cannot_be_placed_is_refused(case: Case) -> None:
             run(batch)
         with pytest.raises(InputError, match="run batches by the value of the with statement"):
             case.model(batch["input_ids"], attention_mask=batch["attention_mask"])
+
+
+def test_names_have_positions(case: Case) -> None:
+    data = plain(encoded_for(case.architecture, N))
+    means = MeanActivations.compute(case.model, data)
+    own = [1, 0, 1, 0, 1]
+    given = ["L0.H1@-1", "L0.H1", "L1.MLP@name", "L0.H1 @ 0", "L0.H1@0+L1.H3@0", "L1.H3@0"]
+    options: dict[str, Any] = {"split": "ood"}
+    got = ablate(case.model, given, data, means, positions={"name": own}, **options)
+    assert [*map(str, got.without)] == [name.replace(" ", "") for name in given]
+    expected: list[tuple[str, Positions | None]] = [
+        *(("L0.H1", -1), ("L0.H1", None), ("L1.MLP", own)),
+        *(("L0.H1", 0), ("L0.H1+L1.H3", 0), ("L1.H3", 0)),
+    ]
+    for answers, (name, at) in zip(got.without.values(), expected, strict=True):
+        apart = ablate(case.model, [name], data, means, positions=at, **options)
+        alone_there = apart.without[apart.sets[0]].logits
+        np.testing.assert_allclose(answers.logits, alone_there, rtol=0, atol=1e-5)
+    together, *alone = (
+        got.changes(ComponentSet.of(given[i].split("+")), "margin") for i in (4, 3, 5)
+    )
+    table = interactions(got, n_resamples=2).set_index(["subset", "metric", "set"])
+    effect = table.loc[("all", "margin", "L0.H1@0+L1.H3@0"), "interaction"]
+    assert len(table.xs("all")) == 2  # accuracy and the margin
+    assert effect == pytest.approx((together - sum(alone)).mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "positions", "message"),
+    [
+        ("L0.H1@", None, r"set L0.H1@: expected one position of all components"),
+        ("L0.H1@0+L1.H3", None, r"as in L0.H3@-1\+L2.H1@-1 or L0.H3@subject, or none"),
+        ("L0.H1@a b", None, "expected one position of all components"),
+        ("L0.H1@name", None, r"no positions of 'name', found none; expected .*\{'name': \["),
+        ("L0.H1@name", {"end": -1}, "no positions of 'name', found those of end"),
+        ("L0.H1@0", -1, "found a set at 0, and other positions; leave one out"),
+    ],
+)
+def test_positions_of_names_that_cannot_be_read(
+    case: Case, name: str, positions: Any, message: str
+) -> None:
+    data = plain(encoded_for(case.architecture, N))
+    with pytest.raises(InputError, match=message):
+        ablate(case.model, [name], data, None, fill="zero", positions=positions, split="ood")

@@ -176,8 +176,8 @@ class Interactions:
         for start in np.unique(self.seen[running]):
             rows = np.flatnonzero(running & (self.seen == start))
             sets = [self.sets[row] for row in rows.tolist()]
-            members = sorted({c for cut in sets for c in cut.components})
-            answers = ablated([*(ComponentSet((c,)) for c in members), *sets], start, stop)
+            members = dict.fromkeys(member for cut in sets for member in cut.members)
+            answers = ablated([*members, *sets], start, stop)
             self.values[rows, start:stop] = np.subtract(
                 *joint_and_alone(answers, sets, self.goal.metric.name)
             )

@@ -147,18 +147,17 @@ def directions(table: pd.DataFrame, alpha: float) -> pd.Series:
 
 def with_members(ablations: Ablations) -> list[ComponentSet]:
     """The sets of two or more components whose members were also ablated alone."""
-    singles = {s.components[0] for s in ablations.sets if len(s) == 1}
-    return [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
+    return [s for s in ablations.sets if len(s) > 1 and {*s.members} <= ablations.without.keys()]
 
 
 def joint_and_alone(
     ablations: Ablations, sets: Sequence[ComponentSet], metric: str
 ) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
     """Changes without each set, and sums of the changes without each member alone."""
-    members = {c for cut in sets for c in cut.components}
-    single = {c: ablations.changes(ComponentSet((c,)), metric) for c in members}
+    members = {member for cut in sets for member in cut.members}
+    single = {member: ablations.changes(member, metric) for member in members}
     joint = np.stack([ablations.changes(s, metric) for s in sets])
-    return joint, np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
+    return joint, np.stack([np.sum([single[m] for m in s.members], axis=0) for s in sets])
 
 
 def _effect(change: float, expected: float, full: float | None) -> dict[str, Any]:
