@@ -1,4 +1,4 @@
-"""How often lost information, moved thresholds and the roles of components are identified.
+"""How often lost information, shifted thresholds and the roles of components are identified.
 
 Answers are drawn from models of known truth. Coverage: a model that differs only in its biases and
 in noise of the same size loses no information; one whose margins get more noise, symmetrically,

@@ -249,7 +249,9 @@ def _apart(rows: pd.DataFrame) -> str:
     known = rows[names].dropna(axis="columns")
     text, *both = (f"{number(100 * p, 1)}{SPACE}points" for p in known.max() - known.min())
     if len(known.columns) < len(names):
-        return f", a spread of {text}, perhaps only a moved threshold: a label has too few examples"
+        return (
+            f", a spread of {text}, perhaps only a shifted threshold: a label has too few examples"
+        )
     also = f", {both[0]} in balanced accuracy, {both[1]} in information" if both else ""
     return f", a spread of {text}{also}"
 

@@ -151,7 +151,7 @@ class Failure(Ablating, Analysis):
 
 
 _ONE_LABEL = (
-    "Where examples have one label, what an ablation fixes may be the work of a moved threshold: "
+    "Where examples have one label, what an ablation fixes may be the work of a shifted threshold: "
     "compare it with what it breaks on the other label."
 )
 
@@ -223,7 +223,7 @@ def _explained(sets: pd.DataFrame, why: Explanation, gap: float) -> str:
         more = f"{harmful.iloc[0]['set']} hurts most: ablating it {_flips(harmful.iloc[0])}"
     if why.kind == "threshold":
         rest = "ablation does not explain the rest: " * (why.other < PARTLY)
-        return f"The failure is {degree} a moved threshold ({share}); {rest}{more}."
+        return f"The failure is {degree} a shifted threshold ({share}); {rest}{more}."
     every = over_all(sets)
     known_least = every.sort_values("net_high").iloc[-1]
     if known_least["net_high"] >= PARTLY * gap:

@@ -243,5 +243,5 @@ def _sending(run: report.RunFolder) -> list[str]:
 _NO_VERDICT = "There is no verdict: the roles of components are not known (analyses: sweep)."
 _MARGIN_ALONE = (
     "Out of domain, information could not be measured. The graph and the tables show the change in "
-    "margin, which may only reflect a moved threshold."
+    "margin, which may only reflect a shifted threshold."
 )

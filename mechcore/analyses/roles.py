@@ -222,7 +222,7 @@ def _list(
     first = f"The first {min(OPEN_ROWS, len(rows))} of {count(len(rows), 'component')} {order}"
     for part, folded, caption in (
         (rows[:OPEN_ROWS], False, f"{first}: {points}"),
-        (rows, True, f"All components, with moved thresholds: {points}{more}"),
+        (rows, True, f"All components, with shifted thresholds: {points}{more}"),
     ):
         columns: list[report.Shown] = ["component", "role", "sure"]
         for place in OUT_FIRST:

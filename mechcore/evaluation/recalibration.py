@@ -1,4 +1,4 @@
-"""Lost information and moved thresholds, the parts of a change: docs/concepts/recalibration.md."""
+"""Lost information and shifted thresholds, parts of a change: docs/concepts/recalibration.md."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ _TERMS: Sequence[tuple[str, str]] = (
         "refitted.",
     ),
     (
-        "Moved threshold and threshold",
+        "Threshold, shifted threshold",
         "The rest of a change in balanced accuracy: the model predicts one label more or less "
         "often, which one bias per label would undo. No information is lost. On data with a single "
         "label the two cannot be distinguished.",
@@ -89,7 +89,7 @@ _TERMS: Sequence[tuple[str, str]] = (
     (
         "Shift",
         "How much more or less often the model predicts the label whose share of answers changes "
-        "most, with equal weight for every label. It can be large where the moved threshold costs "
+        "most, with equal weight for every label. It can be large where a new threshold would gain "
         "nothing, as one label may gain what another loses.",
     ),
     (

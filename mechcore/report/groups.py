@@ -134,7 +134,7 @@ def members(row: Any) -> str:
 
 
 def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
-    """Notes on data, or subsets, with one label, where a change may only be a moved threshold."""
+    """Notes on data, or subsets, with one label, where a change may only be a shifted threshold."""
     known = _of_one_label(run)
     for split, data in data_sets(table):
         shown, of_one = (subsets_of(part, split, data) for part in (table, known))

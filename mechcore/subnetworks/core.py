@@ -54,7 +54,7 @@ HEAD_OVERLAP = Schema(
     ),
 )
 BOTH_LABELS = ("balanced_accuracy", "information")
-"""Metrics over both labels: what one label gains by a moved threshold, the other loses."""
+"""Metrics over both labels: what one label gains by a shifted threshold, the other loses."""
 
 _SPREAD = Column("spread", "share", "high minus low", unit="points", shown="bare")
 ACCURACY_SPREAD = Schema(

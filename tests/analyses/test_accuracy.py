@@ -119,7 +119,7 @@ def test_spread_of_the_subnetworks_is_that_of_the_table(run: RunFolder) -> None:
     both = accuracy.assign(balanced_accuracy=balanced, information=balanced - seed / 2000)
     text = headlines(with_tables(run, accuracy=both))
     assert "points, 0.2 points in balanced accuracy, 0.1 points in information)" in text
-    assert "perhaps only a moved threshold: a label has too few examples)" in text
+    assert "perhaps only a shifted threshold: a label has too few examples)" in text
 
 
 def test_subnetworks_are_listed_and_every_table_of_theirs_offered(run: RunFolder) -> None:

@@ -69,7 +69,7 @@ def test_the_headline_says_what_is_wrong(shown: Any) -> None:
         "and the other 21.0 points are missing information. 100.0 % of the wrong answers are on no."
     )
     assert texts[1] == (
-        "The failure is in part a moved threshold (30.0 % of the gap); ablation does not explain "
+        "The failure is in part a shifted threshold (30.0 % of the gap); ablation does not explain "
         "the rest: L0.H0 hurts most: ablating it fixes 30 answers and breaks 10, net +5.0 points "
         "[+4.0, +6.0]."
     )

@@ -1,4 +1,4 @@
-"""Lost information, moved thresholds and roles are identified as often as they should be."""
+"""Lost information, shifted thresholds and roles are identified as often as they should be."""
 
 from typing import Any
 

@@ -42,7 +42,7 @@ def _change_columns(figure: str, meaning: str) -> tuple[Column, ...]:
 REASON = Column("reason", "text", "why values or their intervals are missing, if they are")
 INFORMATION = Schema(
     "information",
-    "Changes from ablating each set, in information and by a moved threshold, on every subset "
+    "Changes from ablating each set, in information and by a shifted threshold, on every subset "
     "and group of subsets; negative: worse without it.",
     (
         *(SET, SIZE, *PLACE, N, *CLUSTERS),
@@ -73,7 +73,7 @@ def information_table(
     subsets: Collection[str] | None = None,
     **statistics: Unpack[Statistics],
 ) -> pd.DataFrame:
-    """Changes of every set in information and by a moved threshold; the columns of `INFORMATION`.
+    """Changes of every set in information and by a shifted threshold; the columns of `INFORMATION`.
 
     ``groups`` are subsets to pool under a name, with one threshold for all; ``subsets`` says which
     of both to list. The ``seed`` is also that of the folds.

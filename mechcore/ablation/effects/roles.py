@@ -139,7 +139,7 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     parts = [
         f"without it the model {inside.replace('points', 'points of information')} in domain and "
         f"{outside} out of domain{own}",
-        "by a moved threshold it {} in domain and {} out of domain".format(*moved),
+        "by a shifted threshold it {} in domain and {} out of domain".format(*moved),
         "on balance {} of the answers in domain and {} out of domain change sides".format(*shifts),
     ]
     doubt = f" Not sure: {row['open']}." if row["open"] else ""
@@ -202,7 +202,7 @@ def _largest_cost(idle: pd.DataFrame) -> str:
     )
     return (
         f"costs up to {cost:.1f} points of information in domain or out of domain, intervals to "
-        f"{most:.1f}, and by a moved threshold up to {moved:.1f}, to {most_moved:.1f}"
+        f"{most:.1f}, and by a shifted threshold up to {moved:.1f}, to {most_moved:.1f}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tables of lost information and moved thresholds, through the real ablation path and by hand."""
+"""Tables of lost information and shifted thresholds, through the real ablation path and by hand."""
 
 from dataclasses import replace
 

@@ -288,8 +288,8 @@ def test_sentences() -> None:
     assert explain_role(roles.loc["L0.H4"]) == (
         "L0.H4 is needed out of domain only: without it the model loses 0.1 points of "
         "information (-0.3 to 0.5) in domain and loses 5.0 points (4.6 to 5.4) out of domain; by a "
-        "moved threshold it loses 0.0 points (-0.4 to 0.4) in domain and loses 0.0 points (-0.4 to "
-        "0.4) out of domain; on balance 0.0 % (-0.4 to 0.4) of the answers in domain and 0.0 % "
+        "shifted threshold it loses 0.0 points (-0.4 to 0.4) in domain and loses 0.0 points (-0.4 "
+        "to 0.4) out of domain; on balance 0.0 % (-0.4 to 0.4) of the answers in domain and 0.0 % "
         "(-0.4 to 0.4) out of domain change sides."
     )
     for name, said in {
@@ -315,8 +315,8 @@ def test_the_verdict_counts_names_and_measures() -> None:
         "[\u22125.4, \u22124.6], L0.H6 \u22125.0 [\u22125.4, \u22124.6], L0.H4 \u22125.0 "
         "[\u22125.4, \u22124.6], and 1 more); 2 are needed in "
         "domain only (L1.H3 and L0.H2); any one of 3 can be removed (costs up to 0.6 points of "
-        "information in domain or out of domain, intervals to 0.7, and by a moved threshold up to "
-        "0.0, to 0.4)."
+        "information in domain or out of domain, intervals to 0.7, and by a shifted threshold up "
+        "to 0.0, to 0.4)."
     )
     inside = roles[roles["role"] == IN_ONLY]
     assert "; 1 is needed in domain only (L1.H3)" in verdict(inside[1:])
