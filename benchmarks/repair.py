@@ -1,10 +1,11 @@
-"""How often the ladder of repairs is right about planted models that fail.
+"""How often the verdict and the ladder of repairs are right about planted models that fail.
 
 Each draw plants a new model with noise in its weights, draws its texts, and takes the ladder's
 recommendation, with half of the kinds held out. Permuted labels are unrelated to the model's
 answers: a recommendation there is an error.
 
     python benchmarks/repair.py --draws 100 --out repair.csv
+    python benchmarks/repair.py --verdicts --draws 100 --out verdicts.csv
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mechcore.bench.failing import failing_data, failing_model, tokenizer_of
+from mechcore.ablation import ablate, sets
+from mechcore.ablation.effects.failure import explanation, failure_table, net_table
+from mechcore.bench.failing import CIRCUITS, failing_data, failing_model, tokenizer_of
+from mechcore.evaluation.evaluate import evaluate
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.means import MeanActivations
 from mechcore.repair import HELD_OUT
@@ -59,8 +63,27 @@ def recommendation(case: str, draw: int, rungs: list[str], n: int, steps: int) -
     return {"case": case, "draw": draw, "recommended": recommended(table), **reached}
 
 
+def verdict(case: str, draw: int) -> dict[str, object]:
+    """What is said to explain a planted failure, from all components and all pairs ablated."""
+    with TemporaryDirectory() as folder:
+        model = failing_model(case, folder, seed=draw, noise=NOISE)
+        data = failing_data(case, {"train": 150, "id": 300, "ood": 300}, seed=draw)
+        means = MeanActivations.compute(model, data["train"])
+        alone = sets.singles(model)
+        pairs = sets.pairs(c for one in alone for c in one.components)
+        kinds = dict.fromkeys(alone, "single") | dict.fromkeys(pairs, "pair")
+        ablations = ablate(model, list(kinds), data["ood"], means, split="ood")
+        full = {"id": evaluate(model, data["id"]), "ood": ablations.full}
+    labels = {split: data[split].examples.frame["label"].tolist() for split in full}
+    failure = failure_table(full, labels, {s: s for s in full}, n_resamples=200, seed=draw)
+    nets = net_table(ablations, labels["ood"], kinds, n_resamples=200, seed=draw)
+    why = explanation(failure, nets)
+    return {"case": case, "draw": draw, "kind": why.kind, "name": why.name, "share": why.share}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--verdicts", action="store_true", help="verdicts, without the ladder")
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rungs", default=",".join(RUNGS))
@@ -69,13 +92,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("repair.csv"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
+    rows, cases = [], args.cases.split(",")
     for draw in range(args.draws):
-        for case in args.cases.split(","):
-            rungs = args.rungs.split(",")
-            rows.append(recommendation(case, draw, rungs, args.examples, args.steps))
+        for case in [c for c in cases if c in CIRCUITS] if args.verdicts else cases:
+            if args.verdicts:
+                rows.append(verdict(case, draw))
+            else:
+                rungs = args.rungs.split(",")
+                rows.append(recommendation(case, draw, rungs, args.examples, args.steps))
             pd.DataFrame(rows).to_csv(args.out, index=False)
     table = pd.DataFrame(rows)
+    if args.verdicts:
+        print(table.groupby(["case", "kind", "name"]).size().to_string())
+        return
     print(table.groupby(["case", "recommended"]).size().to_string())
     reached = table.drop(columns=["draw", "recommended"]).set_index("case") >= 0.95
     print((reached.groupby("case").mean() * 100).round(1).to_string())

@@ -1,9 +1,10 @@
 """Why heads of MiniLM matter: the attention that carries their effect, and what effects respond to.
 
-Usage: python docs/results/minilm_why.py FOLDER [RUN]
+Usage: python docs/results/minilm_why.py FOLDER [RUN ...]
 
-RUN is that of minilm-why.yaml; what the page needs of its tables goes to FOLDER. The tables of the
-page are made from there.
+Runs are those of minilm-why.yaml and minilm-why-qqp.yaml, in folders named hans and paws; what the
+page needs of their tables goes to folders of these names in FOLDER. The tables of the page are made
+from there.
 """
 
 from __future__ import annotations
@@ -52,16 +53,21 @@ def _is_strongest(responses: pd.DataFrame) -> pd.Series:
 
 
 def tables(folder: Path) -> dict[str, str]:
-    """The page's tables, from the tables of the folder."""
-    read = {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")}
-    knockouts, responses = read["hidden_keys"], read["features"]
-    return {
-        "counts": _counts(knockouts),
-        "heads": _heads(knockouts, read["heads"]),
-        "joint": _joint(knockouts),
-        "features": _features(responses),
-        "components": _components(responses),
-    }
+    """The page's tables, from the tables of both studies in the folder."""
+    made = {}
+    for study in ("hans", "paws"):
+        read = {path.stem: pd.read_csv(path) for path in (folder / study).glob("*.csv")}
+        if not read:
+            continue
+        knockouts, responses = read["hidden_keys"], read["features"]
+        made |= {
+            f"counts-{study}": _counts(knockouts),
+            f"heads-{study}": _heads(knockouts, read["heads"]),
+            f"joint-{study}": _joint(knockouts),
+            f"features-{study}": _features(responses),
+            f"components-{study}": _components(responses),
+        }
+    return made
 
 
 def _counts(knockouts: pd.DataFrame) -> str:
@@ -157,6 +163,6 @@ def _components(responses: pd.DataFrame) -> str:
 if __name__ == "__main__":
     out = Path(sys.argv[1])
     for folder in sys.argv[2:]:
-        write(out, Path(folder))
+        write(out / Path(folder).name, Path(folder))
     for title, text in tables(out).items():
         print(f"<!-- {title} -->\n\n{text}\n")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from mechcore import report
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.analyses.base import Analysis, of_study, tables_in
+from mechcore.errors import InputError
 from mechcore.study.step import Work
 from mechcore.tables import Column
-from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, count, number
+from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, count, listed, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,6 +79,8 @@ class Roles(RoleSettings, Analysis):
             yield _drawing(rows, measures)
         yield from map(report.Paragraph, more)
         yield from _list(run, rows, measures)
+        if run.beside is not None:
+            yield from _other_roles(rows, run.beside)
 
     @classmethod
     def headlines(cls, run: report.RunFolder) -> Iterator[str]:
@@ -89,6 +92,8 @@ class Roles(RoleSettings, Analysis):
             yield verdict(roles)
             if checked := confirmation(roles):
                 yield checked
+            if run.beside is not None:
+                yield _compared(roles, run.beside)
 
 
 @dataclass(frozen=True)
@@ -231,6 +236,46 @@ def _list(
         columns.append(Column("held_out", "text", header="on the other half", optional=True))
         columns.append(Column("category", "text", header="attends to", optional=True))
         yield report.table_of(part, ROLES_TABLE, caption, columns, folded=folded)
+
+
+def roles_beside(run: report.RunFolder) -> pd.DataFrame:
+    """The roles in a run to compare with; raises `InputError` without any."""
+    if (roles := run.filled(Roles.kind)) is None:
+        raise InputError(
+            f"beside: {run.path} has no roles; expected a run of mechcore run, or mechcore roles"
+        )
+    return roles
+
+
+def _changed(roles: pd.DataFrame, beside: report.RunFolder) -> pd.DataFrame:
+    """The rows of ``roles`` that have another role in a run, with that."""
+    both = roles.merge(roles_beside(beside), on="component", suffixes=("", "_there"))
+    return both[both["role"] != both["role_there"]]
+
+
+def _compared(roles: pd.DataFrame, beside: report.RunFolder) -> str:
+    """How many components have another role than in a run, and which of those sure there."""
+    name, changed = beside.path.name, _changed(roles, beside)
+    text = f"Compared with {name}, {len(changed)} of {count(len(roles), 'component')} "
+    text += "has another role." if len(changed) == 1 else "have other roles."
+    sure = changed[changed["sure_there"]]
+    rows = zip(sure["component"], sure["role_there"], sure["role"], strict=True)
+    names = [f"{component} ({there}, now {here})" for component, there, here in rows]
+    return text + (f" Of those with a sure role in {name}: {listed(names)}." if names else "")
+
+
+def _other_roles(rows: pd.DataFrame, beside: report.RunFolder) -> Iterator[report.Table]:
+    """Both roles of components where they differ."""
+    from mechcore.ablation.effects.confirmation import ROLES_TABLE
+
+    changed = _changed(rows, beside)
+    if len(changed):
+        there = Column("role_there", "text", header=f"in {beside.path.name}")
+        sure = Column("sure_there", "flag", header="sure there")
+        columns: list[report.Shown] = ["component", there, sure, "role", "sure"]
+        caption = f"Components with another role than in {beside.path.name}; a role that is not "
+        caption += "sure may differ by chance"
+        yield report.table_of(changed, ROLES_TABLE, caption, columns)
 
 
 def _columns(measure: _Measure, components: Sequence[str]) -> Iterator[report.Shown]:

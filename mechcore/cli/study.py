@@ -162,7 +162,7 @@ _ANALYSES = [f"analyses.{name}" for name in ANALYSES if not ANALYSES[name].asked
 """Analyses that run by default: only these have options here."""
 
 _LEFT = [setting for name in ANALYSES for setting in left_to_study(name)]
-_RUN = (*_COMMON, "only", *_ANALYSES)
+_RUN = (*_COMMON, "only", "beside", *_ANALYSES)
 _OWN = (
     *BASE,
     "model.embedded",

@@ -154,6 +154,13 @@ class StudyConfig:
     n_resamples: int = setting(
         1000, "Bootstrap resamples.", "--resamples", least=1, panel="Analyses"
     )
+    beside: str = setting(
+        "",
+        "Folder of a finished run, such as that of the model before a repair, to name the "
+        "components that have another role there.",
+        "--beside",
+        panel="Analyses",
+    )
     resources: Resources = setting(Resources(), "What one job may use; no part of the results.")
 
     def __post_init__(self) -> None:

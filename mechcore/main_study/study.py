@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mechcore.analyses.base import Analysis
+from mechcore.analyses.roles import roles_beside
 from mechcore.analyses.training import Train
 from mechcore.components import ModelShape
 from mechcore.data.task import SPLITS
 from mechcore.errors import InputError
 from mechcore.main_study.config import EMBEDDED, TRAINED, StudyConfig
 from mechcore.main_study.plan import Part, Plan, make_plan
+from mechcore.report.run_folder import read_run
 from mechcore.settings import entries
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
@@ -36,6 +38,8 @@ class MainStudy(Study):
         self.store = store
         self.plan: Plan = make_plan(config, store.hash_file)
         self.folders = [part.name for part in self.plan.parts]
+        for path in {part.config.beside for part in self.plan.parts} - {""}:
+            roles_beside(read_run(path))
         super().__init__(self.plan.jobs)
 
     def check(self, pending: Sequence[Job], device: str) -> None:
@@ -138,6 +142,7 @@ def located(config: StudyConfig, folder: Path) -> StudyConfig:
     return replace(
         config,
         model=replace(config.model, source=source and located_folder(source, folder)),
+        beside=config.beside and located_path(config.beside, folder),
         variants={name: located(own, folder) for name, own in config.variants.items()},
         checkpoints=tuple(path if path in known else placed(path) for path in named),
         data=replace(data, **files),

@@ -48,6 +48,12 @@ class RunFolder:
         """Settings of the analyses in ``config.json``."""
         return (self.config.get("settings") or {}).get("analyses") or {}
 
+    @cached_property
+    def beside(self) -> RunFolder | None:
+        """The run to compare this one with, if the settings name one."""
+        path = (self.config.get("settings") or {}).get("beside")
+        return read_run(path) if path else None
+
     def data_facts(self, split: str) -> Mapping[str, Any]:
         """What ``config.json`` says about the data of a split, if anything."""
         facts = (self.config.get("data") or {}).get(split)

@@ -1,6 +1,7 @@
 """The page begins with which components are to blame, in the numbers of the tables."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pages import tables_of, with_tables
 from mechcore.ablation.effects.confirmation import confirmation
 from mechcore.ablation.effects.roles import verdict
 from mechcore.analyses.roles import OPEN_ROWS, Roles, in_order
+from mechcore.errors import InputError
 from mechcore.evaluation.recalibration import CANNOT_TELL
 from mechcore.report.blocks import Drawing, Paragraph, Section
 from mechcore.report.run_folder import RunFolder, read_run
@@ -174,3 +176,36 @@ def test_without_information_accuracy_is_listed(run: RunFolder, roles: pd.DataFr
 def test_without_a_sweep_there_is_no_section(tmp_path: Path, new_run: Callable[..., Path]) -> None:
     run = read_run(new_run(tmp_path / "run"))
     assert not [*Roles.sections(run), *Roles.headlines(run)]
+
+
+def test_roles_of_another_run_stand_beside(
+    run: RunFolder, roles: pd.DataFrame, section: Section, tmp_path: Path
+) -> None:
+    def beside(there: pd.DataFrame | None) -> Section:
+        config = {"settings": {"beside": str(tmp_path / "before")}}
+        folder = tmp_path / "before"
+        (folder / "tables").mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text((run.path / "config.json").read_text())
+        (folder / "tables" / "roles.csv").unlink(missing_ok=True)
+        if there is not None:
+            there.to_csv(folder / "tables" / "roles.csv", index=False)
+        return section_of(replace(run, config=run.config | config))
+
+    same, before = beside(roles), roles.copy()
+    text = f"Compared with before, 0 of {len(roles)} components have other roles."
+    assert text in [block.text for block in same.blocks if isinstance(block, Paragraph)]
+    assert len(tables_of(same.blocks)) == len(tables_of(section.blocks))
+    sure = roles.index[roles["sure"].astype(bool)][0]
+    unsure = roles.index[~roles["sure"].astype(bool)][0]
+    before.loc[[sure, unsure], "role"] = "harmful out of domain"
+    other = beside(before)
+    name, role = roles.loc[sure, ["component", "role"]]
+    text = f"Compared with before, 2 of {len(roles)} components have other roles. Of those with a "
+    text += f"sure role in before: {name} (harmful out of domain, now {role})."
+    assert text in [block.text for block in other.blocks if isinstance(block, Paragraph)]
+    table = tables_of(other.blocks)[-1]
+    assert table.header == ["component", "in before", "sure there", "role", "sure"]
+    assert {row[0] for row in table.rows} == {name, roles.loc[unsure, "component"]}
+    assert {row[1] for row in table.rows} == {"harmful out of domain"}
+    with pytest.raises(InputError, match="before has no roles; expected a run of mechcore run"):
+        beside(None)

@@ -29,11 +29,13 @@ from mechcore.analyses.sweep import Sweep
 from mechcore.errors import InputError
 from mechcore.main_study.config import Analyses, Resources, StudyConfig
 from mechcore.main_study.plan import Plan, make_plan
+from mechcore.main_study.study import MainStudy
 from mechcore.pruning import PruneSettings
 from mechcore.steps.answers import Answers
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.masks import AcceptMasks, half_of
 from mechcore.study.step import Job
+from mechcore.study.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -485,3 +487,9 @@ def test_a_ranking_is_worked_out_once(
     for job in plan.jobs:
         if isinstance(job.step, AcceptMasks):
             assert job.step.target_sparsity in job.needs["trained"].step.target_sparsities  # type: ignore[attr-defined]
+
+
+def test_a_run_to_compare_with_is_looked_for_first(config: StudyConfig, tmp_path: Path) -> None:
+    study = replace(config, beside=str(tmp_path / "none"))
+    with pytest.raises(InputError, match=r"none/config\.json: not found; expected the folder of a"):
+        MainStudy(study, Store(tmp_path / "store"))

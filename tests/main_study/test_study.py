@@ -212,7 +212,7 @@ def test_relative_paths_begin_at_the_folder_of_the_file(
     inner = tmp_path / "inner"
     (inner / "model").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    text = "model: {source: model}\ncheckpoints: [runs/a, /abs/b]\n"
+    text = "model: {source: model}\ncheckpoints: [runs/a, /abs/b]\nbeside: runs/b\n"
     written(inner, text + "data: {train: t.csv, id: ../i.csv, ood: ~/o.csv}")
     expected = DataConfig(
         train=str(inner / "t.csv"), id=str(inner / "../i.csv"), ood=str(tmp_path / "home" / "o.csv")
@@ -222,6 +222,7 @@ def test_relative_paths_begin_at_the_folder_of_the_file(
         _, config = read_study(path)
         assert config.model.source == str(inner / "model")
         assert config.checkpoints == (str(inner / "runs/a"), "/abs/b")
+        assert config.beside == str(inner / "runs/b")
         assert config.data == expected
         assert located(config, tmp_path / "elsewhere") == config
     assert read(tmp_path, "checkpoints: [embedded]").checkpoints == ("embedded",)
