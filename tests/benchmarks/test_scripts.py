@@ -29,6 +29,7 @@ SCRIPTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         ),
     ),
     "heads": ("--examples 2 --rounds 1 --threads 1", lambda figures: len(figures) == 2),
+    "knockout_sweep": (QUICK, lambda figures: figures["largest difference"] < 1e-4),
     "large_models": (
         "--quick --repeats 1 --dtypes bfloat16",
         lambda figures: (
