@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from mechcore import report
 from mechcore.ablation.settings import OOD_MEAN, RoleSettings
 from mechcore.analyses.base import Analysis, of_study, tables_in
-from mechcore.errors import InputError
 from mechcore.study.step import Work
 from mechcore.tables import Column
 from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, count, listed, number
@@ -238,18 +237,9 @@ def _list(
         yield report.table_of(part, ROLES_TABLE, caption, columns, folded=folded)
 
 
-def roles_beside(run: report.RunFolder) -> pd.DataFrame:
-    """The roles in a run to compare with; raises `InputError` without any."""
-    if (roles := run.filled(Roles.kind)) is None:
-        raise InputError(
-            f"beside: {run.path} has no roles; expected a run of mechcore run, or mechcore roles"
-        )
-    return roles
-
-
 def _changed(roles: pd.DataFrame, beside: report.RunFolder) -> pd.DataFrame:
     """The rows of ``roles`` that have another role in a run, with that."""
-    both = roles.merge(roles_beside(beside), on="component", suffixes=("", "_there"))
+    both = roles.merge(beside.required(Roles.kind), on="component", suffixes=("", "_there"))
     return both[both["role"] != both["role_there"]]
 
 

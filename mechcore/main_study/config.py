@@ -160,6 +160,7 @@ class StudyConfig:
         "components that have another role there.",
         "--beside",
         panel="Analyses",
+        rare=True,
     )
     resources: Resources = setting(Resources(), "What one job may use; no part of the results.")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mechcore.analyses.base import Analysis
-from mechcore.analyses.roles import roles_beside
+from mechcore.analyses.roles import Roles
 from mechcore.analyses.training import Train
 from mechcore.components import ModelShape
 from mechcore.data.task import SPLITS
@@ -39,7 +39,7 @@ class MainStudy(Study):
         self.plan: Plan = make_plan(config, store.hash_file)
         self.folders = [part.name for part in self.plan.parts]
         for path in {part.config.beside for part in self.plan.parts} - {""}:
-            roles_beside(read_run(path))
+            read_run(path).required(Roles.kind)
         super().__init__(self.plan.jobs)
 
     def check(self, pending: Sequence[Job], device: str) -> None:

@@ -68,6 +68,15 @@ class RunFolder:
         """The table of that name; None if its step was not run."""
         return self.tables.get(name)
 
+    def required(self, name: str) -> pd.DataFrame:
+        """The table of that name; raises `InputError` if it was not made or has no rows."""
+        if (table := self.filled(name)) is None:
+            raise InputError(
+                f"{self.path}: found no {name}; expected a run of mechcore run, or one of "
+                f"mechcore {name}"
+            )
+        return table
+
     @property
     def core(self) -> list[str]:
         """Names of the core heads; empty if there are none or the step was not run."""

@@ -207,5 +207,5 @@ def test_roles_of_another_run_stand_beside(
     assert table.header == ["component", "in before", "sure there", "role", "sure"]
     assert {row[0] for row in table.rows} == {name, roles.loc[unsure, "component"]}
     assert {row[1] for row in table.rows} == {"harmful out of domain"}
-    with pytest.raises(InputError, match="before has no roles; expected a run of mechcore run"):
+    with pytest.raises(InputError, match="before: found no roles; expected a run of mechcore run"):
         beside(None)

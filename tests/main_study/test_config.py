@@ -181,7 +181,7 @@ STUDIES = [
     *({"analyses": Analyses(**changes)} for changes in CHANGES[Analyses]),
     {"prune": prune_settings(**PRUNE), "method": "mine", "seeds": (2**63 - 1, 0)},
     {"target_sparsities": (0.1 + 0.2, 0.0), "seeds_per_job": 7, "only": ("roles", "core")},
-    {"batch_size": 1, "n_resamples": 2**31 - 1, "checkpoints": ("a", "b c")},
+    {"batch_size": 1, "n_resamples": 2**31 - 1, "checkpoints": ("a", "b c"), "beside": "a b"},
     {"model": ModelConfig("base"), "training": train_settings("bert-mnli", seed=7, epochs=0.5)},
     {"checkpoints": ("embedded",), "target_sparsities": ()},
     {"variants": {"a": StudyConfig(seeds=(1,)), "b": StudyConfig(model=ModelConfig("base"))}},
