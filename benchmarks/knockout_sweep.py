@@ -112,8 +112,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    small = (4, 1, 36, 2) if args.quick else (args.examples, args.rounds, args.every, None)
-    text = json.dumps(measured(*small), indent=1)
+    sizes = (4, 1, 36, 2) if args.quick else (args.examples, args.rounds, args.every, None)
+    text = json.dumps(measured(*sizes), indent=1)
     print(text)
     if args.json:
         args.json.write_text(text)

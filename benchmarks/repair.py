@@ -11,6 +11,7 @@ answers: a recommendation there is an error.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -92,14 +93,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("repair.csv"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows, cases = [], args.cases.split(",")
+    rungs, cases = args.rungs.split(","), args.cases.split(",")
+    judged = partial(recommendation, rungs=rungs, n=args.examples, steps=args.steps)
+    if args.verdicts:  # permuted labels are for the ladder alone
+        judged, cases = verdict, [case for case in cases if case in CIRCUITS]
+    rows = []
     for draw in range(args.draws):
-        for case in [c for c in cases if c in CIRCUITS] if args.verdicts else cases:
-            if args.verdicts:
-                rows.append(verdict(case, draw))
-            else:
-                rungs = args.rungs.split(",")
-                rows.append(recommendation(case, draw, rungs, args.examples, args.steps))
+        for case in cases:
+            rows.append(judged(case, draw))
             pd.DataFrame(rows).to_csv(args.out, index=False)
     table = pd.DataFrame(rows)
     if args.verdicts:

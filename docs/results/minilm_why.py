@@ -57,8 +57,6 @@ def tables(folder: Path) -> dict[str, str]:
     made = {}
     for study in ("hans", "paws"):
         read = {path.stem: pd.read_csv(path) for path in (folder / study).glob("*.csv")}
-        if not read:
-            continue
         knockouts, responses = read["hidden_keys"], read["features"]
         made |= {
             f"counts-{study}": _counts(knockouts),

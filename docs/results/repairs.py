@@ -17,16 +17,13 @@ from study_tables import points
 
 RUNGS = ("none", "threshold", "last-layer", "remove", "gates")
 PLACES = ("repaired kinds", "held-out kinds", "in domain")
-LADDERS = ("minilm-hans", "minilm-none")
 
 
 def tables(folder: Path) -> dict[str, str]:
     """The page's tables, from the files of the folder."""
-    made = {"planted": _planted(folder / "planted.csv")}
-    if (verdicts := folder / "verdicts.csv").is_file():
-        made["verdicts"] = _verdicts(verdicts)
-    ladders = [folder / f"{name}.csv" for name in LADDERS]
-    return made | {path.stem: _ladder(path) for path in ladders if path.is_file()}
+    ladders = {path.stem: _ladder(path) for path in sorted(folder.glob("minilm-*.csv"))}
+    planted, verdicts = _planted(folder / "planted.csv"), _verdicts(folder / "verdicts.csv")
+    return {"planted": planted, "verdicts": verdicts, **ladders}
 
 
 def _planted(path: Path) -> str:
