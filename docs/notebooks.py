@@ -59,12 +59,17 @@ def execute(name: str) -> None:
     for cell in notebook.cells:
         cell.metadata = {}
         if cell.cell_type == "code":
-            cell.outputs = [kept(output) for output in cell.outputs]
+            cell.outputs = [kept(output) for output in cell.outputs if not is_bar(output)]
     notebook.metadata = METADATA | {"mechcore": {"executed": digest(notebook)}}
     text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
     if len(text.encode()) > LIMIT:
         raise SystemExit(f"{name}: {len(text.encode())} bytes; expected at most {LIMIT}")
     write_text(path, text)
+
+
+def is_bar(output: Any) -> bool:
+    """Whether an output is a progress bar of a library."""
+    return "application/vnd.jupyter.widget-view+json" in output.get("data", {})
 
 
 def kept(output: Any) -> Any:

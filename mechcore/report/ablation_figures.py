@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from mechcore.components import Component
 from mechcore.report import drawing
 from mechcore.report.drawing import MAX_WIDTH, SCALES, SERIES_MARKERS, SPLIT_COLOURS, shorten
-from mechcore.report.figures import UNITS, set_label
+from mechcore.report.figures import in_units, set_label
 from mechcore.report.groups import data_sets, in_rows, of_data
 from mechcore.wording import ALL, number, split_name
 
@@ -30,7 +30,8 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     singles = singles[singles["subset"] == subset]
     components = [Component(name) for name in singles["set"]]
-    values = SCALES[metric] * singles[f"{metric}_change"]
+    factor, measured = in_units(metric)
+    values = factor * singles[f"{metric}_change"]
     scale = drawing.around_zero(values)
     cells = singles.assign(
         component=singles["set"],
@@ -40,8 +41,7 @@ def single_changes(ablation: pd.DataFrame, metric: str = "margin", subset: str =
         text=[drawing.cell_text(value, scale) for value in values],
     )
     parts = _by_data(cells)
-    label = f"change in {metric} ({UNITS[metric]})"
-    return drawing.draw_grids(parts, len(parts), scale, label, {})
+    return drawing.draw_grids(parts, len(parts), scale, f"change in {measured}", {})
 
 
 @drawing.styled
@@ -87,8 +87,8 @@ def _by_data(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def _pair_grids(parts: Mapping[str, pd.DataFrame], metric: str, share: float = 1) -> Figure:
     """A component-by-component grid per part; for ``share`` see `drawing.around_zero`."""
     pairs = pd.concat(parts.values())
-    names = _most_paired(pairs)
-    scale = drawing.around_zero(SCALES[metric] * pairs["interaction"], share)
+    names, (factor, measured) = _most_paired(pairs), in_units(metric)
+    scale = drawing.around_zero(factor * pairs["interaction"], share)
     scale.set_cmap(scale.cmap.with_extremes(bad="#EEEEEE"))
     side = float(np.clip(0.26 * len(names), 2.4, 8.5 if len(parts) == 1 else 4.6))
     columns = len(parts) if len(parts) < 4 else 2
@@ -98,13 +98,13 @@ def _pair_grids(parts: Mapping[str, pd.DataFrame], metric: str, share: float = 1
         grid = pd.DataFrame(np.nan, index=names, columns=names)
         for first, second, value in zip(members[0], members[1], part["interaction"], strict=True):
             if first in grid.index and second in grid.index:
-                grid.loc[first, second] = grid.loc[second, first] = SCALES[metric] * value
+                grid.loc[first, second] = grid.loc[second, first] = factor * value
         few = len(names) <= 12
         text = (lambda value: drawing.cell_text(value, scale)) if few else None
         drawing.draw_cells(ax, grid.to_numpy(), scale, text, 5.5)
         _name_components(ax, names)
         ax.set_title(title)
-    label = f"interaction on {metric} ({UNITS[metric]})"
+    label = f"interaction on {measured}"
     drawing.colour_bar(figure, axes, scale, label, "neither" if share == 1 else "both")
     return figure
 

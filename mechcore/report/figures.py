@@ -21,7 +21,6 @@ from mechcore.report.run_folder import SINGLE
 from mechcore.wording import ALL, FULL, number, sparsity, split_name
 
 JOINT, NON_CORE = "joint", "non-core"
-UNITS = {"accuracy": "points", "margin": "nats"}
 
 _CATEGORY_LOOK = {
     "repeated": (drawing.VERMILION, "rep"),
@@ -129,22 +128,31 @@ def set_label(name: str) -> str:
     return f"{members[0]}+\u2026+{members[-1]} ({len(members)} components)"
 
 
+def in_units(metric: str) -> tuple[float, str]:
+    """Factor from a table's changes to the unit shown, and the metric's name with that unit."""
+    from mechcore.evaluation.metrics import METRICS, as_metric
+
+    unit = as_metric(metric).unit if metric in METRICS else ""
+    unit = "points" if metric == "accuracy" else unit
+    return SCALES.get(metric, 1.0), f"{metric} ({unit})" if unit else metric
+
+
 @drawing.styled
 def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
-    """Change in accuracy or margin without every ablated set, one panel per data set."""
+    """Change in a metric without every ablated set, one panel per data set."""
     names = sets_to_draw(ablation)
     overall = ablation[(ablation["subset"] == ALL) & ablation["set"].isin(names)]
     overall = overall.assign(row=overall["set"].map(names.index))
     panels = data_sets(overall)
     size = (min(2.4 + 3.4 * len(panels), MAX_WIDTH), 1.3 + 0.27 * len(names))
-    figure = drawing.new_figure(*size)
+    figure, (factor, measured) = drawing.new_figure(*size), in_units(metric)
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     columns = [f"{metric}_change{end}" for end in ("", "_low", "_high")]
     handles = {}
     for ax, (split, data) in zip(axes, panels, strict=True):
         part = of_data(overall, split, data)
         series = [
-            drawing.dots_of(some, look, columns, SCALES[metric])
+            drawing.dots_of(some, look, columns, factor)
             for kind, look in _KIND_LOOK.items()
             if len(some := part[part["kind"] == kind])
         ]
@@ -153,7 +161,7 @@ def ablation_changes(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure
             handles[handle.get_label()] = handle
         ax.axvline(0, color=drawing.GREY, lw=0.9)
         ax.set_title(shorten(f"{split_name(split)}: {data}", 40))
-        ax.set_xlabel(f"change in {metric} ({UNITS[metric]})")
+        ax.set_xlabel(f"change in {measured}")
     drawing.legend_below(figure, list(handles.values()))
     return figure
 

@@ -143,6 +143,15 @@ def test_cells_of_pairs() -> None:
     assert "points" in accuracy.axes[-1].get_ylabel()
 
 
+def test_changes_and_interactions_of_any_metric() -> None:
+    pairs = interaction_table(PAIRS).replace({"metric": {"margin": "logit_difference"}})
+    figure = figures.pair_interactions(pairs, "logit_difference")
+    assert texts(figure.axes[0])[(1, 0)] == "-0.50"
+    assert figure.axes[-1].get_ylabel() == "interaction on logit_difference (logits)"
+    own = ablation_table(LOSSES).rename(columns={"margin_change": "spread_change"})
+    assert figures.single_changes(own, "spread").axes[-1].get_ylabel() == "change in spread"
+
+
 def test_pairs_that_were_not_ablated_are_empty_cells() -> None:
     names = [f"L{i}.H0" for i in range(13)]
     values = {f"{a}+{b}": 1.0 for a, b in itertools.pairwise(names)}
