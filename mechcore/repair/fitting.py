@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -138,9 +138,8 @@ class Fitting:
     def _chosen(self, rung: Rung, examples: Examples, base: Fit, by_chance: bool) -> Fit:
         losses = self._losses(rung, examples, self._folds())
         rate, penalty, steps = best = min(losses, key=lambda key: losses[key])
-        fitted = (
-            self.trained(rung, examples, rate, penalty, steps)[steps] if steps else rung.start()
-        )
+        training = self.trained(rung, examples, rate, penalty, steps)
+        fitted = next(training)[1] if steps else rung.start()
         other = float("nan")
         if by_chance and rung.on_features and len(rung.penalties) > 1:
             random = self._losses(rung, examples, self._folds(by_subset=False))
@@ -162,21 +161,30 @@ class Fitting:
     def _losses(
         self, rung: Rung, examples: Examples, folds: Int[np.ndarray, " example"]
     ) -> dict[tuple[float, float, int], float]:
-        """The mean loss over folds by learning rate, penalty and number of steps, 0 first."""
-        losses: dict[Any, list[float]] = {}
-        for fold in np.unique(folds):
-            outside, inside = (
-                examples.part(np.flatnonzero(side)) for side in (folds == fold, folds != fold)
-            )
-            before = float(self._loss_of_head(rung.base, outside))
-            losses.setdefault((0.0, 0.0, 0), []).append(before)
-            start = None
-            for point in product(rung.rates, rung.penalties):
-                for steps, fitted in self.trained(rung, inside, *point, start=start).items():
-                    loss = self._loss_of(rung, fitted, outside)
-                    losses.setdefault((*point, steps), []).append(loss)
-                    start = fitted if rung.on_features else None
-        return {key: float(np.mean(values)) for key, values in losses.items()}
+        """The mean loss over folds by learning rate, penalty and number of steps, 0 first.
+
+        A training ends early once its loss rises from one stop to the next.
+        """
+        sides = ((folds == fold, folds != fold) for fold in np.unique(folds))
+        parts = [[examples.part(np.flatnonzero(side)) for side in both] for both in sides]
+        before = [float(self._loss_of_head(rung.base, outside)) for outside, _ in parts]
+        losses = {(0.0, 0.0, 0): float(np.mean(before))}
+        starts: list[Fitted | None] = [None] * len(parts)
+        for point in product(rung.rates, rung.penalties):
+            last = losses[0.0, 0.0, 0]
+            trainings = [
+                self.trained(rung, inside, *point, start=start)
+                for (_, inside), start in zip(parts, starts, strict=True)
+            ]
+            for stop in zip(*trainings, strict=True):
+                known = zip(parts, stop, strict=True)
+                of = [self._loss_of(rung, fitted, outside) for (outside, _), (_, fitted) in known]
+                loss = losses[(*point, stop[0][0])] = float(np.mean(of))
+                starts = [fitted if rung.on_features else None for _, fitted in stop]
+                if loss > last:
+                    break
+                last = loss
+        return losses
 
     def trained(
         self,
@@ -186,14 +194,14 @@ class Fitting:
         penalty: float,
         last: int | None = None,
         start: Fitted | None = None,
-    ) -> dict[int, Fitted]:
-        """The fitted numbers by number of training steps."""
+    ) -> Iterator[tuple[int, Fitted]]:
+        """Numbers of training steps, and the numbers fitted by then."""
         if rung.on_features:
-            return {1: self._solved(rung, examples, penalty, start or rung.start())}
+            yield 1, self._solved(rung, examples, penalty, start or rung.start())
+            return
         steps = self.settings.steps if last is None else last
         stops = {steps} if last is not None else {steps // 4, steps // 2, steps}
         fitted = {n: v.clone().requires_grad_() for n, v in rung.start().items()}
-        snapshots: dict[int, Fitted] = {}
         optimiser = torch.optim.AdamW(list(fitted.values()), lr=rate, weight_decay=0.0)
         generator = np.random.default_rng(self.settings.seed)
         size = self.settings.batch_size
@@ -211,8 +219,7 @@ class Fitting:
             optimiser.step()
             rung.clamp(fitted)
             if step in stops:
-                snapshots[step] = {n: v.detach().clone() for n, v in fitted.items()}
-        return snapshots
+                yield step, {n: v.detach().clone() for n, v in fitted.items()}
 
     def _solved(self, rung: Rung, examples: Examples, penalty: float, start: Fitted) -> Fitted:
         """Fit only the last layer: a small, smooth problem, solved to convergence."""

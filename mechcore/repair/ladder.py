@@ -244,8 +244,8 @@ def _diagnosed(fitting: Fitting) -> tuple[np.ndarray, np.ndarray]:
     mixed = replace(examples, correct=examples.correct[order], label=examples.label[order])
     rung = Gates("gates", fitting.model, {}, examples.kinds, settings.seed)
     how = (rung.rates[0], rung.penalties[1], settings.steps)
-    trained = (fitting.trained(rung, of, *how)[settings.steps] for of in (examples, mixed))
-    own, permuted = (fitted["gates"].cpu().numpy() for fitted in trained)
+    trained = [next(fitting.trained(rung, of, *how)) for of in (examples, mixed)]
+    own, permuted = (fitted["gates"].cpu().numpy() for _, fitted in trained)
     return own, permuted
 
 

@@ -171,6 +171,7 @@ def test_names_have_positions(case: Case) -> None:
         ("L0.H1@a b", None, "expected one position of all components"),
         ("L0.H1@name", None, r"no positions of 'name', found none; expected .*\{'name': \["),
         ("L0.H1@name", {"end": -1}, "no positions of 'name', found those of end"),
+        ("L0.H1@end", {"end": -1, "name": 0}, "no set is at name, of which there are positions"),
         ("L0.H1@0", -1, "found a set at 0, and other positions; leave one out"),
     ],
 )
