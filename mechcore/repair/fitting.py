@@ -290,17 +290,22 @@ class Fitting:
         examples, shape, folds = self.examples, self.model.shape, self._folds()
         slopes = self.slopes()
         candidates = sorted(shape.components, key=lambda c: -float(slopes[shape.index(c)]))
-        parts = [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
+        rows_of = (np.flatnonzero(folds == fold) for fold in np.unique(folds))
+        parts = [(rows, examples.part(rows)) for rows in rows_of]
 
         @torch.no_grad()
         def losses_with(gates: Tensor) -> Float[np.ndarray, " fold"]:
             weights = self.model.gated(gates)
-            repair, guard = (self.model.classified(s, weights) for s in self._states(weights))
-            of = [self._objective([repair[r], guard], examples.part(r)) for r in parts]
-            return np.array([float(loss) for loss in of])
+            repair = self.model.answers(examples.data, weights)
+            least = np.array([float(_cross_entropy(repair[rows], of)) for rows, of in parts])
+            if not (least < losses[-1]).all():  # which the guard, never negative, adds to
+                return least
+            guard = self.model.answers(examples.guard, weights)
+            both = [self._objective([repair[rows], guard], of) for rows, of in parts]
+            return np.array([float(loss) for loss in both])
 
         gates = rung.start()["gates"]
-        losses = [np.array([float(self._loss_of_head({}, examples.part(rows))) for rows in parts])]
+        losses = [np.array([float(self._loss_of_head({}, of)) for _, of in parts])]
         for _ in range(MOST_REMOVED):
             tried = {}
             for component in candidates[:CANDIDATES]:
@@ -321,7 +326,7 @@ class Fitting:
         return Fit(self.model.gated(gates), choice, rung.name) if n else Fit({}, choice)
 
 
-def _cross_entropy(logits: Tensor, examples: Examples, rows: Any) -> Tensor:
+def _cross_entropy(logits: Tensor, examples: Examples, rows: Any = slice(None)) -> Tensor:
     weight = examples.weight[rows].to(logits)
     wrong = ~examples.correct[rows].to(logits.device)
     right = logits.log_softmax(-1).masked_fill(wrong, -torch.inf).logsumexp(-1)
