@@ -237,15 +237,20 @@ def _list(
         yield report.table_of(part, ROLES_TABLE, caption, columns, folded=folded)
 
 
-def _changed(roles: pd.DataFrame, beside: report.RunFolder) -> pd.DataFrame:
-    """The rows of ``roles`` that have another role in a run, with that."""
-    both = roles.merge(beside.required(Roles.kind), on="component", suffixes=("", "_there"))
+def _changed(roles: pd.DataFrame, beside: report.RunFolder) -> pd.DataFrame | None:
+    """Rows of ``roles`` with another role in a run, and that; None if it has other components."""
+    there = beside.required(Roles.kind)
+    if {*roles["component"]} != {*there["component"]}:
+        return None
+    both = roles.merge(there, on="component", suffixes=("", "_there"))
     return both[both["role"] != both["role_there"]]
 
 
 def _compared(roles: pd.DataFrame, beside: report.RunFolder) -> str:
     """How many components have another role than in a run, and which of those sure there."""
     name, changed = beside.path.name, _changed(roles, beside)
+    if changed is None:
+        return f"{name} has other components, so roles are not compared with those there."
     text = f"Compared with {name}, {len(changed)} of {count(len(roles), 'component')} "
     text += "has another role." if len(changed) == 1 else "have other roles."
     sure = changed[changed["sure_there"]]
@@ -259,7 +264,7 @@ def _other_roles(rows: pd.DataFrame, beside: report.RunFolder) -> Iterator[repor
     from mechcore.ablation.effects.confirmation import ROLES_TABLE
 
     changed = _changed(rows, beside)
-    if len(changed):
+    if changed is not None and len(changed):
         there = Column("role_there", "text", header=f"in {beside.path.name}")
         sure = Column("sure_there", "flag", header="sure there")
         columns: list[report.Shown] = ["component", there, sure, "role", "sure"]

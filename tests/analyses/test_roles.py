@@ -207,5 +207,9 @@ def test_roles_of_another_run_stand_beside(
     assert table.header == ["component", "in before", "sure there", "role", "sure"]
     assert {row[0] for row in table.rows} == {name, roles.loc[unsure, "component"]}
     assert {row[1] for row in table.rows} == {"harmful out of domain"}
+    fewer = beside(roles.iloc[1:])
+    text = "before has other components, so roles are not compared with those there."
+    assert text in [block.text for block in fewer.blocks if isinstance(block, Paragraph)]
+    assert len(tables_of(fewer.blocks)) == len(tables_of(section.blocks))
     with pytest.raises(InputError, match="before: found no roles; expected a run of mechcore run"):
         beside(None)
