@@ -173,9 +173,10 @@ def encoded(path: Path) -> Any:
 
 @pytest.mark.both
 @pytest.mark.usefixtures("no_report")
-def test_the_embedded_decoder() -> None:
+def test_the_embedded_decoder(no_report: None) -> None:
     small = f"{QUICK} --max-train 12 --max-id 12 --max-ood 16 --max-non-core 1"
-    assert call(f"demo decoder {small} --without sweep --out out") == 0
+    without = "sweep,paths,dose,failure,knockouts,responses"
+    assert call(f"demo decoder {small} --without {without} --workers 1 --out out") == 0
     facts = json.loads(Path("out/config.json").read_text())
     assert "GPT2LMHeadModel" in json.dumps(facts["model"]) or facts["model"]["kind"] != "bridge"
     assert facts["settings"]["model"]["embedded"] == "decoder"
