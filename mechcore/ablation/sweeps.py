@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from numbers import Integral
@@ -132,18 +132,20 @@ def ablate(
     alike = dict[tuple[bool, int | str | None], list[Cut]]()
     for cut in listed:
         alike.setdefault((isinstance(cut, PathSet), getattr(cut, "at", None)), []).append(cut)
-    _check_names([at for _, at in alike], positions)
+    places = [at for _, at in alike] or [None]
+    where = {at: _there(at, positions) for at in places}
+    _check_used(positions, where)
     if len(alike) > 1:
         options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
         options |= {"split": split, "class_names": class_names, "batch_size": batch_size}
         options |= {"max_tokens": max_tokens, "seed": seed, "state": state, "metric": metric}
-        runs = [
-            ablate(model, cuts, data, means, positions=_named(at, positions), **options)
-            for (_, at), cuts in alike.items()
-        ]
+        runs = []
+        for (_, at), cuts in alike.items():
+            own: Any = where[at] if at is None else {at: where[at]}
+            runs.append(ablate(model, cuts, data, means, positions=own, **options))
         every = reduce(Ablations.with_more, runs)
         return replace(every, without={cut: every.without[cut] for cut in listed})
-    positions = _there(next((at for _, at in alike), None), positions)
+    positions = next(iter(where.values()))
     paths = [cut for cut in listed if isinstance(cut, PathSet)]
     components = [cut for cut in listed if isinstance(cut, ComponentSet)]
     whole = Mask.full(shape)
@@ -200,45 +202,34 @@ def ablate(
     return ablations
 
 
-def _check_names(
-    places: Sequence[int | str | None], positions: Positions | Mapping[str, Positions] | None
-) -> None:
-    """Refuse names of positions that are unknown, or that no set has."""
-    if not (positions is None or isinstance(positions, Mapping)):
-        return
-    named = positions or {}
-    for at in places:
-        if isinstance(at, str) and at not in named:
-            found = f"found those of {first_names(named)}" if named else "found none"
-            raise InputError(
-                f"sweep: no positions of {at!r}, {found}; expected positions={{{at!r}: [...]}}, "
-                "with one for each example"
-            )
-    if unused := [name for name in named if name not in places]:
-        raise InputError(
-            f"sweep: no set is at {first_names(unused)}, of which there are positions; expected "
-            f"sets such as L0.H0@{unused[0]}, or no such name"
-        )
-
-
-def _named(
-    at: int | str | None, positions: Positions | Mapping[str, Positions] | None
-) -> Positions | Mapping[str, Positions] | None:
-    """The positions that sets ``at`` one position need."""
-    if not isinstance(positions, Mapping):
-        return positions
-    return {at: positions[at]} if isinstance(at, str) else None
-
-
 def _there(
     at: int | str | None, positions: Positions | Mapping[str, Positions] | None
 ) -> Positions | None:
     """Where outputs are replaced of sets that are ``at`` one position, or at all."""
     if positions is None or isinstance(positions, Mapping):
-        return (positions or {})[at] if isinstance(at, str) else at
+        named = positions or {}
+        if not isinstance(at, str):
+            return at
+        if at in named:
+            return named[at]
+        found = f"found those of {first_names(named)}" if named else "found none"
+        raise InputError(
+            f"sweep: no positions of {at!r}, {found}; expected positions={{{at!r}: [...]}}, with "
+            "one for each example"
+        )
     if at is not None:
         raise InputError(f"sweep: found a set at {at}, and other positions; leave one out")
     return positions
+
+
+def _check_used(positions: object, places: Collection[object]) -> None:
+    """Refuse names of positions that no set has."""
+    named = positions if isinstance(positions, Mapping) else {}
+    if unused := [name for name in named if name not in places]:
+        raise InputError(
+            f"sweep: no set is at {first_names(unused)}, of which there are positions; expected "
+            f"sets such as L0.H0@{unused[0]}, or no such name"
+        )
 
 
 def _filling(fill: FillMaker, data: Any, seed: int, positions: Positions | None) -> FillMaker:

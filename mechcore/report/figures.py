@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mechcore.attention.examples import AttentionExample
+from mechcore.evaluation.metrics import METRICS, as_metric
 from mechcore.report import drawing
 from mechcore.report.drawing import MAX_WIDTH, SCALES, SERIES_COLOURS, SERIES_MARKERS, shorten
 from mechcore.report.groups import data_sets, in_rows, of_data, subsets_of
@@ -130,8 +131,6 @@ def set_label(name: str) -> str:
 
 def in_units(metric: str) -> tuple[float, str]:
     """Factor from a table's changes to the unit shown, and the metric's name with that unit."""
-    from mechcore.evaluation.metrics import METRICS, as_metric
-
     unit = as_metric(metric).unit if metric in METRICS else ""
     unit = "points" if metric == "accuracy" else unit
     return SCALES.get(metric, 1.0), f"{metric} ({unit})" if unit else metric

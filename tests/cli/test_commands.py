@@ -173,7 +173,7 @@ def encoded(path: Path) -> Any:
 
 @pytest.mark.both
 @pytest.mark.usefixtures("no_report")
-def test_the_embedded_decoder(no_report: None) -> None:
+def test_the_embedded_decoder() -> None:
     small = f"{QUICK} --max-train 12 --max-id 12 --max-ood 16 --max-non-core 1"
     without = "sweep,paths,dose,failure,knockouts,responses"
     assert call(f"demo decoder {small} --without {without} --workers 1 --out out") == 0
